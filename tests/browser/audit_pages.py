@@ -25,9 +25,10 @@ def predictions(name, n=140, seed=0, sharpness=1.0, first=HOSTILE):
     return Predictions(name, HIERARCHY, slides, target, p.argmax(1), p, patients, decided_by="argmax")
 
 
-def matrix(page):
+def matrix(page, order=0):
+    table = f"#live-matrix-{order}" if order else "#live-matrix"
     return page.js(
-        "[...document.querySelectorAll('#live-matrix tbody tr')].map(row => [...row.cells].slice(1)"
+        f"[...document.querySelectorAll('{table} tbody tr')].map(row => [...row.cells].slice(1)"
         ".map(cell => Number(cell.textContent)))"
     )
 

@@ -10,7 +10,7 @@ from tests.browser.viewer_pages import write_cohort
 from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.predictions.predictions import write_predictions
 from pams_mil.report.audit_html import write_audit
-from pams_mil.report.live import Again
+from pams_mil.report.live import Links
 
 NEEDED = ("starlette", "uvicorn", "httpx", "openslide", "tifffile")
 
@@ -60,5 +60,5 @@ def report(tmp_path_factory):
     for model in models:
         write_predictions(folder / f"{model.name}.csv", model)
     command = f"pams audit {folder / 'first.csv'} {folder / 'second.csv'} --classes bracs --resamples 0"
-    write_audit(audit(models, resamples=0), folder, commands=dict.fromkeys(["first", "second"], Again(command)))
+    write_audit(audit(models, resamples=0), folder, dict.fromkeys(["first", "second"], Links(command)))
     return folder, models

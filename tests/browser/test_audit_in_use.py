@@ -34,7 +34,7 @@ def test_slides_of_a_run_link_to_the_viewer_and_show_their_heatmaps(browser, tmp
     folder.mkdir(parents=True)
     (folder / "slide.html").write_text("<title>its page</title>")
     Image.new("RGB", (144, 108), "purple").save(folder / "thumbnail.jpg")
-    write(audit(models, resamples=0), tmp_path, {}, {"mine": "pams view 'my runs/a'"})
+    write(audit(models, resamples=0), tmp_path, {"mine": live.Links(view="pams view 'my runs/a'")})
     page = browser.page(width=1280)
     page.go((tmp_path / "report.html").as_uri())
     page.wait("document.documentElement.classList.contains('live')")

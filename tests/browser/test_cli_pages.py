@@ -7,6 +7,7 @@ import shlex
 import sys
 
 import pytest
+from PIL import Image
 from tests.browser.audit_pages import matrix, models_table, set_kappa
 from tests.browser.chromium import CHROMIUM
 from tests.engine.here import Here
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 import pams_mil
 from pams_mil.cli.main import app
 from pams_mil.engine.grid import engines
+from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.first_screen import Counts
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
@@ -32,10 +34,12 @@ training: {epochs: 1, lr: 1e-2, patience: null, select: last, average: 1}
 try:
   - {pooling: mean_pool}
 """
+DIGITS = ClassHierarchy.load("digits").classes
 OWN = "digits/manifest.csv --classes digits --features digits/h5_files"
 PAGES = {
     "audit": "audited/report.html", "bench": "bench/report.html", "tune": "tuned/report.html",
-    "certify": "certified/certificate.html", "evaluate": "compared/report.html", "cv": "folds/report/report.html",
+    "certify": "certified/certificate.html", "orders": "ordered/certificate.html",
+    "evaluate": "compared/report.html", "cv": "folds/report/report.html",
 }  # fmt: skip
 
 
@@ -73,6 +77,9 @@ def pages(pams):
     folds = f"cv {OWN} --folds 3 --method ce --model mean_pool --epochs 1 --lr 0.01 --resamples 20 --out folds"
     typed(f"{folds} accelerator=cpu model.embedding_features=8")
     typed(f"certify {file.format('ce')} --classes digits --alpha 0.3 --out certified")
+    other = [name for group in (DIGITS[:2], DIGITS[4:], DIGITS[2:4]) for name in group]
+    (folder / "other.yaml").write_text(f"name: other\nclasses: [{', '.join(other)}]\n")
+    typed(f"certify {file.format('ce')} --classes digits --classes other.yaml --alpha 0.3 --out ordered")
     return folder
 
 
@@ -106,8 +113,11 @@ def test_a_page_is_used_and_its_command_says_the_same(browser, pams, pages, tmp_
         sentence, counts = page.text("#live-sentence"), _counts(name, printed, row)
         assert f"({100 * counts['missed']:.1f} %) and raises " in sentence
         assert f"({100 * counts['false_alarms']:.1f} %)" in sentence
-        if "cells" in counts and "seeds" not in sentence:
-            assert matrix(page) == counts["cells"]
+        if "seeds" not in sentence:
+            assert matrix(page, row if name == "orders" else 0) == counts["cells"]
+        if name in ("certify", "orders"):
+            assert page.text("#live-state").endswith(printed["sentence"][printed["sentence"].rindex(" bounds") :])
+        elif "seeds" not in sentence:
             with pytest.MonkeyPatch.context() as patch:
                 patch.chdir(pages)
                 decided_again = eval(page.text("#copy-python code"), {"pams": pams_mil})  # the copied line, as it is
@@ -128,9 +138,10 @@ def test_a_page_is_used_and_its_command_says_the_same(browser, pams, pages, tmp_
 
 def _counts(name, printed, row):
     """Shares and confusion matrix of what the copied command prints."""
-    if name == "certify":
-        n = printed["patients"]
-        return {"missed": printed["missed"] / n, "false_alarms": printed["false_alarms"] / n}
+    if name in ("certify", "orders"):
+        own = list(printed["orders"].values())[row] if name == "orders" else printed
+        shares = {key: own[key] / own["patients"] for key in ("missed", "false_alarms")}
+        return {**shares, "cells": own["confusion"]}
     own = printed["files"][row if name == "audit" else 0]["levels"]["class"]
     return {"missed": own["missed_rate"], "false_alarms": own["false_alarm_rate"], "cells": own["confusion"]}
 
@@ -160,3 +171,28 @@ def test_slides_of_a_benchmark_lead_to_the_viewer(browser, pages):
     page.wait("document.querySelector('#missed tbody a')")
     assert "/open#/slide/" in page.js("document.querySelector('#missed tbody a').href")
     assert page.js("document.querySelector('#missed tbody a').target") == "_blank"
+
+
+def test_slides_of_a_benchmark_show_the_heatmaps_of_their_runs(browser, pams, pages):
+    """Written into the reports of a run, as for 'pams evaluate'; only the rows of that run show them."""
+    typed, _ = pams
+    run = "bench/cells/mean_pool--ce--seed1"
+    slide = (pages / run / "predictions" / "manifest-test.csv").read_text().splitlines()[1].split(",")[0]
+    folder = pages / run / "reports" / "manifest-test" / "slides" / slide
+    folder.mkdir(parents=True)
+    (folder / "slide.html").write_text("<title>its page</title>")
+    Image.new("RGB", (144, 108), "purple").save(folder / "thumbnail.jpg")
+    typed("bench grid.yaml --out bench --resamples 20")
+    page = browser.page(width=1280)
+    page.go((pages / PAGES["bench"]).as_uri())
+    page.wait("document.documentElement.classList.contains('live')")
+    set_kappa(page, 0)  # everything is called least urgent
+    page.js("document.querySelectorAll('#live-lists details').forEach(one => (one.open = true))")
+    shown = "[...document.querySelectorAll('#live-lists img.thumb')]"
+    page.wait(f"{shown}.length > 0 && {shown}[0].naturalWidth === 144", "the picture")
+    address = page.js(f"{shown}[0].closest('a').getAttribute('href')")
+    assert (pages / "bench" / address).samefile(folder / "slide.html")
+    assert set(page.js(f"{shown}.map(one => one.alt)")) == {f"Heatmap of {slide}"}
+    page.click("input[name=live-model][value='1']")
+    assert page.js(f"{shown}.length") == 0
+    assert page.complaints() == []

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from tests.browser.audit_pages import HIERARCHY, matrix, models_table, predictions, set_kappa
 from tests.browser.chromium import CHROMIUM
 
+from pams_mil import ClassHierarchy
 from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.certify import certify
-from pams_mil.evaluate.certify.make import rates
+from pams_mil.evaluate.certify.make import rates, views_by_order
 from pams_mil.evaluate.certify.miss_losses import SlideReach
 from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.report import live
 from pams_mil.report.audit_html import write_audit
 from pams_mil.report.bench import Entry, summarize
 from pams_mil.report.bench_page import bench_page, write_bench
-from pams_mil.report.certificate_page import certificate_page
+from pams_mil.report.certificate_page import bounds_sentence, certificate_page, counts_at, needed_kappas
 from pams_mil.report.slide_page import LevelCall, slide_page
 from pams_mil.report.tune_page import tune_page
 
@@ -75,6 +77,9 @@ def folder(tmp_path_factory):
     model = predictions("model", n=600, first="slide 0")
     certificate = certify(model, alpha=0.1, at={"Malignant": 0.2})
     (out / "certificate.html").write_text(certificate_page(certificate, model))
+    groups = {"Benign": ["N", "PB", "UDH"], "Atypical": ["ADH", "FEA"], "Malignant": ["DCIS", "IC"]}
+    both = model.with_orders(HIERARCHY.with_orders(ClassHierarchy.of(groups, name="other")))
+    (out / "orders.html").write_text(certificate_page(certify(both, alpha=0.1), both))
     pair = [predictions("abmil-ce", first="slide 0"), predictions("mean_pool-pams", seed=1, first="slide 0")]
     found = audit(pair, resamples=20)
     (out / "tune.html").write_text(tune_page(tuning_record(), HIERARCHY, {"report": found}))
@@ -83,7 +88,7 @@ def folder(tmp_path_factory):
     return out
 
 
-PAGES = {"bench": "bench/report.html", "certificate": "certificate.html", "tune": "tune.html"}
+PAGES = {"bench": "bench/report.html", "certificate": "certificate.html", "orders": "orders.html", "tune": "tune.html"}
 
 
 def opened(browser, path, **view):
@@ -179,6 +184,51 @@ def test_a_certificate_counts_as_its_bound_does(browser, tmp_path, unit):
     assert "Does not meet the bounds" in page.text("#live-state")
 
 
+@pytest.mark.parametrize("unit", ["case", "slide"])
+def test_every_order_of_a_certificate_follows_the_handle(browser, tmp_path, unit):
+    """One page for one order and for several: mouse, keys and field move all of them along one κ."""
+    flat = list(HIERARCHY.classes)
+    other = ClassHierarchy.flat([flat[0], *flat[3:5], *flat[1:3], *flat[5:]], name="atypia is nothing")
+    usual = ClassHierarchy.flat(flat, name="as usual")
+    model = replace(predictions("model", n=330, first="slide 0"), hierarchy=usual.with_orders(other))
+    certificate = certify(model, alpha=0.1, unit=unit)
+    (tmp_path / "certificate.html").write_text(certificate_page(certificate, model))
+    page = opened(browser, tmp_path / "certificate.html", width=1280)
+    views = [SlideReach.of(view) for view in views_by_order(model).values()]
+    needed = needed_kappas(certificate)
+
+    def compare(kappa):
+        for row, slides in zip(models_table(page), views, strict=True):
+            expected = rates(slides, kappa, unit)
+            shares = [float(re.search(r"\(([\d.]+)\s%\)", cell)[1]) for cell in row[2:4]]
+            assert shares == pytest.approx([100 * expected.missed_rate, 100 * expected.false_alarm_rate], abs=0.051)
+
+    compare(certificate.kappa)
+    assert [row[0] for row in models_table(page)] == [f"model under {name}" for name in needed]
+    for kappa in (0.3, sum(needed.values()) / 2, 1.01 * certificate.kappa, float("inf")):
+        set_kappa(page, kappa)
+        compare(kappa)
+        assert page.text("#live-state").endswith(bounds_sentence(needed, kappa))
+    assert "Meets the bounds of every order." in page.text("#live-state")
+    page.drag(page.place("#handle .knob"), page.place("#live-curve svg"))
+    page.js("document.querySelector('#kappa').blur()")
+    page.js("document.querySelector('#handle').focus()")
+    page.key("ArrowLeft")
+    kappa = float(page.js("document.querySelector('#kappa').value"))
+    compare(kappa)
+    # what is missed is shown by the order whose row is chosen
+    page.click("input[name=live-model][value='1']")
+    assert page.text("#live-sentence").startswith("model under atypia is nothing misses ")
+    assert page.js("document.querySelector('#live-order').hidden")
+    counted = counts_at(certificate, model, kappa)["atypia is nothing"]
+    assert np.allclose(matrix(page, 1), counted.cells, atol=0.051)
+    bars = page.js("[...document.querySelectorAll('#live-missed-1 tbody th')].map(e => e.textContent)")
+    assert bars == ["IC", "DCIS", "UDH", "PB", "ADH", "FEA"]
+    page.click("#live-matrix-1 tbody tr:nth-child(7) td:nth-child(8) button")
+    assert page.text("#picked-name").startswith("True IC, called IC: ")
+    assert page.complaints() == []
+
+
 def test_a_large_benchmark_loads_its_slides_from_beside(browser, tmp_path, monkeypatch):
     monkeypatch.setattr(live, "MOST_EMBEDDED", 100)
     monkeypatch.setattr(live, "STOPS", 20)
@@ -203,8 +253,6 @@ def test_a_tuning_loads_its_slides_from_the_audit_beside(browser, tmp_path, monk
 
 
 def test_methods_without_probabilities_still_have_sentences():
-    from dataclasses import replace
-
     bare = [
         replace(entry, runs={seed: replace(run, probabilities=None) for seed, run in entry.runs.items()})
         for entry in entries(("AB-MIL",))

@@ -21,6 +21,7 @@ from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.predictions.probability_columns import probability_columns
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.audit_html import audit_page
+from pams_mil.report.live import Links
 
 CLASSES = """
 name: long
@@ -200,7 +201,8 @@ def test_the_terminal_shows_every_name_and_every_interval(hierarchy, count, widt
 
 
 def test_the_page_shows_names_ties_and_absent_classes_as_they_are(hierarchy):
-    page = audit_page(audited(hierarchy, ["one"], resamples=0), pages={"s5": "slides/s5/slide.html"})
+    result = audited(hierarchy, ["one"], resamples=0)
+    page = audit_page(result, {result.models[0].name: Links(pages={"s5": "slides/s5/slide.html"})})
     for label in LABELS:
         assert page.count(hierarchy.display(label)) >= 2  # beside the order and in the matrix
     assert "There are no slides of Atypical glandular cells, not otherwise specified" in page

@@ -23,7 +23,7 @@ from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.report import live
 from pams_mil.report.audit_html import audit_page
 from pams_mil.report.certificate_page import certificate_page
-from pams_mil.report.page import readable_level, short_order
+from pams_mil.report.page import short_order
 
 SIZE = 419
 
@@ -105,7 +105,7 @@ def test_a_large_page_of_hundreds_of_classes_has_no_matrix_per_operating_point(t
     tree, rng = ClassHierarchy.load(class_table(tmp_path)), np.random.default_rng(0)
     p = rng.dirichlet(np.full(SIZE, 0.1), 150) + 1e-6
     model = Predictions("many", tree, [f"s{i}" for i in range(150)], np.arange(150), p.argmax(1), p / p.sum(1)[:, None])
-    data = live.live_data([live.ScreenModel.of(model)], level=readable_level(tree))
+    data = live.live_data([live.ScreenModel.of(model)])
     assert len(live.embedded_json(data)) < 5_000_000
     own, groups, size = data["models"][0], tree.groups(0), tree.num_classes(0)
     kappas = np.frombuffer(base64.b64decode(own["stops"]))

@@ -76,7 +76,7 @@ def audit(
     from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
     from pams_mil.evaluate.predictions.predictions import join_files
     from pams_mil.hierarchy import ClassHierarchy
-    from pams_mil.report.live import Again
+    from pams_mil.report.live import Links
 
     if readers or model is not None:
         _audit_readers(
@@ -103,14 +103,17 @@ def audit(
             progress=progress, seen_patients=seen_patients,
         )  # fmt: skip
     if out is not None:
-        commands, views = {}, {}
+        links = {}
         for name, (path, *others), own in asked:
             # No line of Python reads several files, or columns with names of their own, as one model.
             plain = not others and replace(own, tags=()) == Source()
-            commands[name] = Again(repeatable("audit", sys.argv[1:]), *([python_line(path, classes)] if plain else []))
-            if not others and (run := run_of(path)) is not None:
-                views[name] = view_command(run)
-        write(result, out, commands, views)
+            run = None if others else run_of(path)
+            links[name] = Links(
+                shell=repeatable("audit", sys.argv[1:]),
+                python=python_line(path, classes) if plain else Links.python,
+                view="" if run is None else view_command(run),
+            )
+        write(result, out, links)
     if json:
         print_json(result.to_json())
     else:

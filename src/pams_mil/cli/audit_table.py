@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from glob import escape
-from os.path import commonprefix
+from os.path import commonprefix, relpath
 from pathlib import Path
 from urllib.parse import quote
 
@@ -38,7 +39,7 @@ from pams_mil.report.audit_html import (
     write_audit,
 )
 from pams_mil.report.bench import Bench
-from pams_mil.report.live import Again
+from pams_mil.report.live import Links
 from pams_mil.report.order_section import finding_table, rate_table
 from pams_mil.report.page import ReportTable, TableCell, format_interval, format_value, short_order
 
@@ -195,13 +196,12 @@ def show_readers(result: ReaderAudit, out: Path | None, *, json: bool) -> None:
         print_note(f"Report: {out / 'readers.html'}")
 
 
-def write(result: Audit, out: Path, commands: Mapping[str, Again], views: Mapping[str, str]) -> None:
-    """Write report.html, scores.json and severe_errors.csv into `out`.
-
-    Both by the model's name: `commands` audit its predictions again, `views` show its slides.
-    """
-    pages, pictures = (slide_files(result, out, name) for name in ("slide.html", "thumbnail.jpg"))
-    write_audit(result, out, commands=commands, pages=pages, pictures=pictures, views=views)
+def write(result: Audit, out: Path, links: Mapping[str, Links]) -> None:
+    """Write report.html, scores.json and severe_errors.csv into `out`; `links` by the models' names."""
+    pages, pictures = slide_files([slide for model in result.models for slide in model.predictions.slide_ids], out)
+    names = [model.name for model in result.models]
+    whole = {name: replace(links.get(name, Links()), pages=pages, pictures=pictures) for name in names}
+    write_audit(result, out, whole)
 
 
 def view_command(*words: object) -> str:
@@ -209,7 +209,9 @@ def view_command(*words: object) -> str:
     return shlex.join(["pams", "view", *map(str, words)])
 
 
-def audit_command(name: str, files: Sequence[Path], classes: Sequence[str] | str, *options: str) -> Again:
+def audit_command(
+    name: str, files: Sequence[Path], classes: Sequence[str] | str, *options: str, view: str = ""
+) -> Links:
     """How to audit the networks of a model again; without a command where no pattern means just these files.
 
     >>> audit_command("CE", [Path("a/seed 0.csv")], "bracs").shell
@@ -224,8 +226,8 @@ def audit_command(name: str, files: Sequence[Path], classes: Sequence[str] | str
     model = f"{name.replace('=', ' ')}={pattern}"
     words = ["pams", "audit", model, *(word for one in orders for word in ("--classes", one)), *options]
     if len(texts) > 1:
-        return Again(shlex.join(words) if files_matching(pattern) == sorted(files) else "")
-    return Again(shlex.join(words), python_line(files[0], orders))
+        return Links(shlex.join(words) if files_matching(pattern) == sorted(files) else "", view=view)
+    return Links(shlex.join(words), python_line(files[0], orders), view)
 
 
 def python_line(file: Path, classes: Sequence[str]) -> str:
@@ -239,14 +241,18 @@ def files_matching(pattern: str) -> list[Path]:
     return sorted(Path(place.anchor or ".").glob(str(place.relative_to(place.anchor))))
 
 
-def slide_files(result: Audit, out: Path, name: str) -> dict[str, str]:
-    """Addresses, from the report, of files that 'pams heatmap --out REPORT/slides' wrote about its slides."""
-    if not (out / "slides").is_dir():
-        return {}
+def slide_files(slides: Iterable[str], out: Path, reports: Sequence[Path] = ()) -> tuple[dict[str, str], ...]:
+    """Pages and pictures that 'pams heatmap --out REPORT/slides' wrote about slides: addresses from the report `out`.
+
+    A slide's are those in `out`, or in the first of further `reports` that has them.
+    """
+    folders = [folder for folder in (report / "slides" for report in (out, *reports)) if folder.is_dir()]
     # One by one, as `pams heatmap` names its folders: names made together could differ.
-    folders = {slide: FileNames()[slide] for model in result.models for slide in model.predictions.slide_ids}
-    return {
-        slide: quote(f"slides/{folder}/{name}")
-        for slide, folder in folders.items()
-        if (out / "slides" / folder / name).is_file()
-    }
+    names = {slide: FileNames()[slide] for slide in slides} if folders else {}
+
+    def found(file: str) -> dict[str, str]:
+        places = {slide: [folder / name / file for folder in folders] for slide, name in names.items()}
+        first = {slide: next(filter(Path.is_file, files), None) for slide, files in places.items()}
+        return {slide: quote(Path(relpath(file, out)).as_posix()) for slide, file in first.items() if file is not None}
+
+    return found("slide.html"), found("thumbnail.jpg")

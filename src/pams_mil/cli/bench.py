@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ def bench(
     """
     from rich.markdown import Markdown
 
-    from pams_mil.cli.audit_table import audit_command, show_bench, view_command
+    from pams_mil.cli.audit_table import audit_command, show_bench, slide_files, view_command
     from pams_mil.engine.config.grid_config import load_grid, reference_label
     from pams_mil.engine.grid.grid import run_grid
     from pams_mil.engine.run.cv_folder import run_of
@@ -70,14 +71,16 @@ def bench(
             )  # fmt: skip
         further, failed = paper.further(name, settings, done, read_entries(done)), len(done.failures)
         classes = done.cells[0].config.classes
-        commands = {row.name: audit_command(row.name, row.files, classes) for row in result.rows}
-        # Seeds of a trained row are averaged; folds test other slides, and no command shows those of all.
-        views = {
-            row.name: view_command(*map(run_of, row.files))
-            for row in result.rows
-            if row.epochs is not None and len(row.files) == len(row.repetitions)
-        }
-        write_bench(result, folder, further, commands=commands, views=views)
+        links = {}
+        for row in result.rows:
+            runs = [] if row.epochs is None else [run for run in map(run_of, row.files) if run is not None]
+            # Seeds of a trained row are averaged; folds test other slides, and no command shows those of all.
+            view = view_command(*runs) if runs and len(runs) == len(row.repetitions) else ""
+            reports = [report for run in runs for report in sorted((run / "reports").glob("*"))]
+            pages, pictures = slide_files(row.predictions.slide_ids, folder, reports)
+            again = audit_command(row.name, row.files, classes, view=view)
+            links[row.name] = replace(again, pages=pages, pictures=pictures)
+        write_bench(result, folder, further, links)
     if json:
         tables = [
             {"caption": table.caption, "head": [head.label for head in table.heads],

@@ -131,18 +131,24 @@ def certify(
 
 
 def _counts(certificate: Certificate, model: Predictions, kappa: float) -> dict[str, Any]:
-    """The calibration patients at a κ, in numbers and in the words of the page."""
-    from pams_mil.report.certificate_page import counts_at
+    """The calibration patients at a κ, in numbers and in the words of the page; of several orders, by order."""
+    from pams_mil.report.certificate_page import bounds_sentence, counts_at, needed_kappas
 
-    if certificate.hierarchy.other_orders:
-        raise ConfigError("--kappa counts calls under one order of the classes; give one order.")
-    counts, meets = counts_at(certificate, model, kappa), kappa >= certificate.kappa
-    needed = "Meets the bounds." if meets else f"Does not meet the bounds: they need κ = {certificate.kappa:.4g}."
-    return {
-        "kappa": kappa, "patients": counts.n, "missed": counts.missed, "false_alarms": counts.false_alarms,
-        "confusion": counts.cells.tolist(), "meets_bounds": meets,
-        "sentence": f"At κ = {kappa:.4g}, {counts.sentence} {needed}",
+    counts, needed = counts_at(certificate, model, kappa), needed_kappas(certificate)
+    by_order = {
+        name: {
+            "patients": one.n, "missed": one.missed, "false_alarms": one.false_alarms, "confusion": one.cells.tolist(),
+            "meets_bounds": kappa >= needed[name],
+        }
+        for name, one in counts.items()
     }  # fmt: skip
+    sentences = " ".join(one.sentence for one in counts.values())
+    return {
+        "kappa": kappa,
+        **by_order.get("", {"orders": by_order}),
+        "meets_bounds": kappa >= certificate.kappa,
+        "sentence": f"At κ = {kappa:.4g}, {sentences} {bounds_sentence(needed, kappa)}",
+    }
 
 
 def _without_patients(content: dict[str, Any]) -> dict[str, Any]:

@@ -60,6 +60,7 @@ def cv(
     from pams_mil.engine.tuning.recipes import load_committee
     from pams_mil.evaluate.audit import audit
     from pams_mil.hierarchy import ClassHierarchy
+    from pams_mil.report.live import Links
 
     hierarchy = ClassHierarchy.load(classes)
     several = is_committee(method, model, changes or [])
@@ -110,8 +111,9 @@ def cv(
     names = [model.name for model in result.models]
     # Of a committee the reference, averaged, is last; its single networks are in no one file.
     files = {names[-1]: done.folder.reference.predictions_file, names[0]: done.folder.predictions_file}
-    commands = {name: audit_command(name, [file], classes) for name, file in files.items()}
-    write(result, folder / "report", commands, dict.fromkeys(names, view_command(folder)))
+    view = view_command(folder)
+    links = {name: audit_command(name, [file], classes, view=view) for name, file in files.items()}
+    write(result, folder / "report", {**dict.fromkeys(names, Links(view=view)), **links})
     if json:
         print_json({**result.to_json(), "folder": str(folder), "folds": scores, "notes": list(done.notes)})
     else:

@@ -66,6 +66,7 @@ def evaluate(
     from pams_mil.engine.tuning.committee_report import report_committee
     from pams_mil.evaluate.audit import audit
     from pams_mil.hierarchy import ClassHierarchy
+    from pams_mil.report.live import Links
 
     if out is None and any(map(is_hub, runs)):
         raise ConfigError("Reports on a model on the hub need a folder of their own; say where with --out.")
@@ -102,14 +103,12 @@ def evaluate(
     shown = [names[0] if result.committee is None else result.committee.name, *names[1:]]
     asked = {"--manifest": manifest, "--features": features, "--split": split}
     words = [word for option in asked.items() if option[1] is not None for word in option]
-    views = {name: view_command(run, *words) for name, run in zip(shown, runs, strict=True)}
     seen = ["--seen-patients"] if seen_patients else []
-    commands = {
-        name: audit_command(name, [file], trained_with, *seen)
-        for name, one, file in zip(shown, scored, files, strict=True)
-        if (trained_with := classes or one.classes)
-    }
-    write(result, folder, commands, views)
+    links = {}
+    for name, run, one, file in zip(shown, runs, scored, files, strict=True):
+        view, known = view_command(run, *words), classes or one.classes
+        links[name] = audit_command(name, [file], known, *seen, view=view) if known else Links(view=view)
+    write(result, folder, links)
     if out is None and not out_of_fold:
         homes[0].keep_report(folder.name, [model.weights for model in models])
     if json:

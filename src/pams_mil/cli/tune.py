@@ -106,12 +106,15 @@ def tune(
         audits = {place: audit(own, resamples=resamples, progress=progress) for place, own in compared.items()}
     views = {name: view_command(one.path) for name, one in models.items()}
     files = {"report": tested, "report_held_out": {name: one.path / "held_out.csv" for name, one in models.items()}}
-    commands = {
-        place: {name: audit_command(name, [file], classes) for name, file in files[place].items()} for place in audits
+    links = {
+        place: {
+            name: audit_command(name, [file], classes, view=views.get(name, "")) for name, file in files[place].items()
+        }
+        for place in audits
     }
     for place, result in audits.items():
-        write(result, folder.path / place, commands[place], views)
-    page = tune_page(folder.to_json(), hierarchy, audits, held_out=folded.held_out, commands=commands, views=views)
+        write(result, folder.path / place, links[place])
+    page = tune_page(folder.to_json(), hierarchy, audits, held_out=folded.held_out, links=links)
     atomic.write_text(folder.report_file, page)
     mean, recipe = folder.mean.path, folder.recipe(choice["recipe"]).path
     if json:

@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pams_mil.arrays import Array
 from pams_mil.errors import MissingExtraError, ParameterError, listing, nearest
 from pams_mil.evaluate.audit import Audit
 from pams_mil.evaluate.audit import audit as audit_predictions
@@ -22,8 +21,8 @@ from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.notebook.array_inputs import predictions_from_arrays, tags
 from pams_mil.report.audit_html import severe_table, write_audit
 from pams_mil.report.charts import CurveSeries
-from pams_mil.report.first_screen import Counts, curve_series, notebook_html, rank_shares
-from pams_mil.report.live import Again
+from pams_mil.report.first_screen import Counts, curve_series, notebook_html
+from pams_mil.report.live import Links
 from pams_mil.report.page import ReportTable, TableCell, TableHead, format_interval, format_value
 from pams_mil.severity import PENALTY
 
@@ -134,7 +133,7 @@ class AuditReport:
         return "\n".join([*self.sentences, "", str(self.table())])
 
     def _repr_html_(self) -> str:
-        return notebook_html(self.sentences, *self._curves(), self.table())
+        return notebook_html(self.sentences, self._curves(), self.table())
 
     @property
     def names(self) -> list[str]:
@@ -174,12 +173,12 @@ class AuditReport:
         """Missed urgency against false alarms of all models, on matplotlib axes."""
         from pams_mil.notebook.displays import OperatingCurveDisplay  # noqa: PLC0415  matplotlib is slow to import
 
-        return OperatingCurveDisplay(*self._curves()).plot(ax=ax)
+        return OperatingCurveDisplay(self._curves()).plot(ax=ax)
 
     def save(self, folder: str | Path) -> Path:
         """Write the interactive page, the scores and the missed slides into a folder; returns the page's path."""
         out = Path(folder)
-        write_audit(self.scores, out, commands=dict.fromkeys(self.names, Again(python="report.decide({})")))
+        write_audit(self.scores, out, dict.fromkeys(self.names, Links(python="report.decide({})")))
         return out / "report.html"
 
     def worst(self, count: int = 20, *, model: str | None = None) -> ReportTable:
@@ -228,6 +227,6 @@ class AuditReport:
             )
         return self.names.index(model)
 
-    def _curves(self) -> tuple[list[CurveSeries], Array]:
+    def _curves(self) -> list[CurveSeries]:
         bands = [getattr(model.points[-1], "band", None) for model in self.scores.models]
-        return curve_series(self.predictions, bands), rank_shares(self.predictions[0])
+        return curve_series(self.predictions, bands)

@@ -10,7 +10,6 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-import numpy.typing as npt
 from matplotlib.colors import to_rgb
 
 from pams_mil.arrays import Ints
@@ -20,7 +19,7 @@ from pams_mil.metrics.operating import constant_hull
 from pams_mil.notebook.array_inputs import predictions_from_arrays
 from pams_mil.report import svg
 from pams_mil.report.charts import CurveSeries
-from pams_mil.report.first_screen import curve_series, rank_shares
+from pams_mil.report.first_screen import curve_series
 
 
 class OperatingCurveDisplay:
@@ -36,9 +35,8 @@ class OperatingCurveDisplay:
     figure_: Any
     lines_: list[Any]
 
-    def __init__(self, series: Sequence[CurveSeries], shares: npt.ArrayLike) -> None:
+    def __init__(self, series: Sequence[CurveSeries]) -> None:
         self.series = series
-        self.shares = shares
 
     @classmethod
     def from_predictions(
@@ -46,13 +44,13 @@ class OperatingCurveDisplay:
     ) -> OperatingCurveDisplay:
         """The curve of probabilities, or of several models by name; arguments as in `pams_mil.audit`."""
         predictions = predictions_from_arrays(y_true, models, as_hierarchy(classes), labels=labels)
-        return cls(curve_series(predictions), rank_shares(predictions[0])).plot(ax=ax)
+        return cls(curve_series(predictions)).plot(ax=ax)
 
     def plot(self, ax: Any = None) -> OperatingCurveDisplay:
         """Draw on these axes, or on new ones."""
         self.ax_ = plt.subplots()[1] if ax is None else ax
         self.figure_ = self.ax_.figure
-        missed, alarms = constant_hull(np.asarray(self.shares, dtype=np.float64))
+        missed, alarms = constant_hull(self.series[0].shares)
         self.ax_.plot(100 * alarms, 100 * missed, "--", color="0.5", linewidth=1, label="best constant call")
         self.lines_ = []
         for one, color in zip(self.series, _colors(len(self.series)), strict=True):

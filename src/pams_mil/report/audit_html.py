@@ -20,10 +20,10 @@ from pams_mil.evaluate.scores import LevelScores
 from pams_mil.evaluate.subgroups import SubgroupAudit
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, METRICS, MISSES, PARTIAL, own_metrics
-from pams_mil.report import charts, live
+from pams_mil.report import charts
 from pams_mil.report.charts import CurveSeries, curve_chart
-from pams_mil.report.first_screen import curve_series, first_screen, matrix_cells, rank_shares
-from pams_mil.report.live import Again
+from pams_mil.report.first_screen import curve_series, first_screen, matrix_cells
+from pams_mil.report.live import Links, ScreenModel, write_slides
 from pams_mil.report.order_section import finding_table, order_section, share_cell
 from pams_mil.report.page import (
     READABLE,
@@ -45,14 +45,8 @@ SUMMARY = ("acc", "balanced_acc", "auc", "ascc", "asmc", "risk", "missed_rate", 
 RADAR = ("acc", "balanced_acc", "auc", "ascc", "asmc", "emc")
 
 
-def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, **links: Any) -> str:
-    """The audit as one HTML page.
-
-    Args:
-        audit: The scores.
-        pages: Addresses of pages about single slides, by slide id.
-        links: What else `live_data` takes: `commands`, `pictures`, `views`.
-    """
+def audit_page(audit: Audit, links: Mapping[str, Links] | None = None) -> str:
+    """The audit as one HTML page; `links` by the names of models."""
     hierarchy, levels = audit.hierarchy, range(audit.hierarchy.num_levels - 1, -1, -1)
     predictions = [model.predictions for model in audit.models]
     shown = readable_level(hierarchy)  # hundreds of boundaries would fill screens; scores.json has all of them
@@ -61,16 +55,14 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, **links:
     def bands(level: int) -> list[Any]:
         return [getattr(model.points[level], "band", None) for model in audit.models]
 
+    models = screen_models(audit, links)
     return render(
         "audit.html.j2",
         audit=audit,
         hierarchy=hierarchy,
-        screen=first_screen(predictions, bands=bands(-1), penalty=audit.penalty, pages=pages, **links),
+        screen=first_screen(models, bands=bands(-1), penalty=audit.penalty),
         curves=[
-            (
-                hierarchy.level_names[level],
-                curve_chart(curve_series(predictions, bands(level), level), rank_shares(predictions[0], level)),
-            )
+            (hierarchy.level_names[level], curve_chart(curve_series(predictions, bands(level), level)))
             for level in levels[1:]
         ],
         scores=[(level, score_table(audit, level)) for level in levels],
@@ -82,7 +74,9 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, **links:
         charts=[charts.model_charts(model.finest, hierarchy) for model in audit.models],
         subgroups=[(groups, subgroup_table(groups)) for groups in audit.subgroups],
         order_section=order_section,
-        severe=[severe_table(model, hierarchy, dict(pages or {})) for model in audit.models],
+        severe=[
+            severe_table(model, hierarchy, one.links.pages) for model, one in zip(audit.models, models, strict=True)
+        ],
         members=None if audit.committee is None else member_table(audit.committee),
         radar=_radar(audit),
         findings=[finding_table(m.name, m.findings) for m in audit.models if m.findings is not None],
@@ -93,13 +87,15 @@ def audit_page(audit: Audit, *, pages: Mapping[str, str] | None = None, **links:
     )  # fmt: skip
 
 
-def write_audit(audit: Audit, out: Path, *, commands: Mapping[str, Again] | None = None, **links: Any) -> None:
-    """Write report.html, scores.json and severe_errors.csv into `out`, and the slides of a large audit beside them.
+def screen_models(audit: Audit, links: Mapping[str, Links] | None) -> list[ScreenModel]:
+    """What the first screen counts: all models, with the links of those that have some."""
+    return [ScreenModel.of(model.predictions, (links or {}).get(model.name)) for model in audit.models]
 
-    `commands` and `links`, which are `pages`, `pictures` and `views`, are those of `live_data`.
-    """
+
+def write_audit(audit: Audit, out: Path, links: Mapping[str, Links] | None = None) -> None:
+    """Write report.html, scores.json and severe_errors.csv into `out`, and the slides of a large audit beside them."""
     # Rendered before anything is written, and written last: a page that is there finds what it links to.
-    page = audit_page(audit, commands=commands, **links)
+    page = audit_page(audit, links)
     rows = [
         [model.name, e.slide_id, e.patient_id, e.true, e.predicted, e.gravity, e.probability_of_true]
         for model in audit.models
@@ -108,8 +104,7 @@ def write_audit(audit: Audit, out: Path, *, commands: Mapping[str, Again] | None
     header = ["model", "slide_id", "patient_id", "true", "predicted", "gravity", "probability_of_true"]
     atomic.write_json(out / "scores.json", audit.to_json())
     atomic.write_csv(out / "severe_errors.csv", header, rows)
-    predictions = [model.predictions for model in audit.models]
-    live.write_slides([live.ScreenModel.of(one) for one in predictions], out, **links)
+    write_slides(screen_models(audit, links), out)
     atomic.write_text(out / "report.html", page)
 
 
@@ -364,8 +359,9 @@ def reader_chart(result: ReaderAudit) -> Markup | None:
     model = result.curve
     if model is None:
         return None
-    points = [CurveSeries(one.name, (one.missed.value, one.false_alarms.value)) for one in result.readers]
-    return curve_chart([CurveSeries(result.model, model.decided, model.curve), *points], model.shares)
+    points = ((one.name, (one.missed.value, one.false_alarms.value)) for one in result.readers)
+    readers = [CurveSeries(*point, model.shares) for point in points]
+    return curve_chart([CurveSeries(result.model, model.decided, model.shares, model.curve), *readers])
 
 
 def reader_table(result: ReaderAudit) -> ReportTable:

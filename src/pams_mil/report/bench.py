@@ -23,7 +23,7 @@ from pams_mil.evaluate.verdict import settles, verdict
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import FALSE_ALARMS, METRICS, missed_key, stated_rate
 from pams_mil.report.charts import Epochs
-from pams_mil.report.first_screen import curve_series, notebook_html, rank_shares
+from pams_mil.report.first_screen import curve_series, notebook_html
 from pams_mil.report.page import Mark, ReportTable, TableCell, TableHead, format_interval, format_value
 
 TABLE = ("acc", "auc", "ascc", "asmc")
@@ -200,8 +200,7 @@ class Bench:
     def _repr_html_(self) -> str:
         """For notebooks: a sentence per model, the curves, and a table."""
         series = curve_series([replace(row.predictions, name=row.name) for row in self.rows])
-        shares = rank_shares(self.rows[0].predictions)
-        return notebook_html(self.sentences or self.verdicts, series, shares, self.table())
+        return notebook_html(self.sentences or self.verdicts, series, self.table())
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values."""

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
@@ -18,8 +17,8 @@ from pams_mil.report import charts, svg
 from pams_mil.report.audit_html import difference_table, metric_head
 from pams_mil.report.bench import EXTRA, TABLE, Bench, Row
 from pams_mil.report.charts import epoch_charts
-from pams_mil.report.first_screen import FirstScreen, first_screen
-from pams_mil.report.live import ScreenModel, write_slides
+from pams_mil.report.first_screen import first_screen
+from pams_mil.report.live import Links, ScreenModel, write_slides
 from pams_mil.report.order_section import order_section
 from pams_mil.report.page import (
     ReportTable,
@@ -44,11 +43,13 @@ MOST_BANDS = 2
 """With more curves than this the bands are left out."""
 
 
-def write_bench(bench: Bench, out: Path | str, further: Further = NOTHING, **links: Any) -> list[Path]:
-    """Write everything; returns the files. `links` are `commands` and `views` of `live_data`, by the names of rows."""
+def write_bench(
+    bench: Bench, out: Path | str, further: Further = NOTHING, links: Mapping[str, Links] | None = None
+) -> list[Path]:
+    """Write everything; returns the files. `links` by the names of rows."""
     out = Path(out)
-    atomic.write_text(out / "report.html", bench_page(bench, further, **links))
-    write_slides(_models(bench), out, views=links.get("views"))
+    atomic.write_text(out / "report.html", bench_page(bench, further, links))
+    write_slides(_models(bench, links), out)
     pictures = [f"{name}.svg" for name in write_pareto(bench, out)]
     return [out / name for name in ("report.html", *write_tables(bench, out), *pictures, *write_further(further, out))]
 
@@ -89,8 +90,9 @@ def write_pareto(bench: Bench, out: Path) -> dict[str, str]:
     return models
 
 
-def bench_page(bench: Bench, further: Further = NOTHING, **links: Any) -> str:
+def bench_page(bench: Bench, further: Further = NOTHING, links: Mapping[str, Links] | None = None) -> str:
     """The benchmark as one HTML page; `links` as in `write_bench`."""
+    bands = [None if row.points is None else row.points.band for row in bench.rows]
     return render(
         "bench.html.j2",
         bench=bench,
@@ -103,7 +105,8 @@ def bench_page(bench: Bench, further: Further = NOTHING, **links: Any) -> str:
         pareto={model: _pareto(bench, model) for model in bench.models},
         operating={model: operating_table(bench, model) for model in bench.models},
         epochs={model: _epochs(bench.of_model(model)) for model in bench.models},
-        screen=_screen(bench, **links),
+        # Many bands would hide the lines.
+        screen=first_screen(_models(bench, links), bands=bands if len(bands) <= MOST_BANDS else []),
         verdicts=_verdict,
     )
 
@@ -141,14 +144,8 @@ def _verdict(row: Row) -> str:
     return verdict(replace(one, reference=names[0], candidate=names[1], void=void))
 
 
-def _models(bench: Bench) -> list[ScreenModel]:
-    return [ScreenModel.of(row.predictions, row.name) for row in bench.rows]
-
-
-def _screen(bench: Bench, **links: Any) -> FirstScreen:
-    """All rows; many bands would hide the lines."""
-    bands = [None if row.points is None else row.points.band for row in bench.rows]
-    return first_screen(_models(bench), bands=bands if len(bands) <= MOST_BANDS else [], **links)
+def _models(bench: Bench, links: Mapping[str, Links] | None) -> list[ScreenModel]:
+    return [ScreenModel.of(row.predictions, (links or {}).get(row.name), name=row.name) for row in bench.rows]
 
 
 def _epochs(rows: list[Row]) -> object:

@@ -1,4 +1,8 @@
-"""The page of a certificate: the bounds, what they cost at every κ, and the smallest bounds possible."""
+"""The page of a certificate: the bounds, what they cost at every κ, and the smallest bounds possible.
+
+A certificate for several orders of urgency is the same page: every order is counted at the common κ, as a model of its
+own on the curve and a row of every table.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from markupsafe import Markup
 
 from pams_mil.class_checks import SEPARATOR, names_by_rank
 from pams_mil.errors import ParameterError
@@ -19,10 +22,9 @@ from pams_mil.evaluate.certify.miss_losses import SlideReach, boundaries
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath
-from pams_mil.report.charts import curve_chart
-from pams_mil.report.first_screen import Counts, FirstScreen, curve_series, first_screen, rank_shares
-from pams_mil.report.live import Again, ScreenModel
-from pams_mil.report.page import READABLE, ReportTable, TableHead, readable_level, render, short_order
+from pams_mil.report.first_screen import Counts, first_screen
+from pams_mil.report.live import Links, ScreenModel
+from pams_mil.report.page import READABLE, Column, ReportTable, readable_level, render
 
 MOST_ANSWERS = 12
 """Answers that the page of several orders lists, most frequent first."""
@@ -36,71 +38,69 @@ def certificate_page(certificate: Certificate, predictions: Predictions, *, comm
         predictions: The calibration patients it was made from.
         command: The command line that made it; with `--kappa` it counts the patients as the page does.
     """
-    if calibration_digest(predictions) != certificate.calibration:
-        raise ParameterError("The predictions are not those that the certificate was calibrated on.")
-    if certificate.hierarchy.other_orders:
-        return _order_page(certificate, predictions.with_orders(certificate.hierarchy))
+    views, kappa = _views(certificate, predictions), certificate.kappa
+    by_order, answers = len(views) > 1, Counter[str]()
+    if by_order:
+        patients = predictions.slide_ids if predictions.patient_ids is None else predictions.patient_ids
+        calls = apply_certificate(certificate, np.asarray(predictions.probabilities), patients)
+        answers.update(calls.columns()["certified"])
+    # A line of Python decides by one order only.
+    links = Links(command, "") if by_order else Links(command)
+    whole = next((bound.alpha for bound in certificate.bounds if bound.at is None and not bound.findings), None)
     return render(
         "certificate.html.j2",
         certificate=certificate,
-        hierarchy=certificate.hierarchy,
+        by_order=by_order,
+        orders={name: view.hierarchy for name, view in views.items()},
         not_a_guarantee=NOT_A_GUARANTEE,
-        screen=_screen(certificate, predictions, command),
-        cost=_cost_table(certificate),
-        bounds=_bound_table(certificate),
-        limits=_limit_table(certificate),
-        infinite=math.isinf(certificate.kappa),
-        percent=percent,
-    )
-
-
-def _order_page(certificate: Certificate, predictions: Predictions) -> str:
-    views = views_by_order(predictions)
-    patients = predictions.slide_ids if predictions.patient_ids is None else predictions.patient_ids
-    calls = apply_certificate(certificate, np.asarray(predictions.probabilities), patients)
-    answers = Counter(calls.columns()["certified"])
-    return render(
-        "order_certificate.html.j2",
-        certificate=certificate,
-        not_a_guarantee=NOT_A_GUARANTEE,
-        chart=_order_chart(certificate, views),
-        by_order=_order_table(certificate, views),
-        answers=_answer_table(answers),
+        screen=first_screen(
+            [replace(_patients(certificate, view, kappa), links=links) for view in views.values()],
+            bound=whole, file=None, rule="--kappa ", needed=needed_kappas(certificate),
+        ),
+        cost=_cost_table(certificate, views),
+        bounds=_bound_table(certificate, by_order=by_order),
+        limits=ReportTable.of(shown_limits(certificate), [
+            Column("at or above", lambda limit: limit.name),
+            Column("calibration patients", lambda limit: f"{limit.n:,}"),
+            _SMALLEST,
+        ]),
+        answers=ReportTable(
+            ["answer", "calibration slides"], [[name, str(count)] for name, count in answers.most_common(MOST_ANSWERS)]
+        ),
         several=sum(count for answer, count in answers.items() if SEPARATOR in answer) / len(predictions),
-        orders=[(name, short_order(view.hierarchy)) for name, view in views.items()],
         percent=percent,
-    )
+    )  # fmt: skip
 
 
-def _order_table(certificate: Certificate, views: Mapping[str, Predictions]) -> ReportTable:
-    heads: list[str | TableHead] = [
-        "order",
-        TableHead("κ alone", "the smallest κ that meets this order's bounds"),
-        "at most",
-        TableHead("missed", "by this order's call at the common κ, among the calibration patients"),
-        "false alarms",
-    ]
-    rows = []
-    for name, view in views.items():
-        own = [bound for bound in certificate.bounds if bound.order == name]
-        alone, calls = (
-            max(bound.kappa for bound in own),
-            rates(SlideReach.of(view), certificate.kappa, certificate.unit),
-        )
-        bounds = "; ".join(f"{percent(bound.alpha)} of {bound.who}" for bound in own)
-        rows.append([name, f"{alone:.4g}", bounds, percent(calls.missed_rate), percent(calls.false_alarm_rate)])
-    return ReportTable(heads, rows, text=(0, 2))
+def counts_at(certificate: Certificate, predictions: Predictions, kappa: float) -> dict[str, Counts]:
+    """The calibration patients, called at one κ and counted as in the bound, by order."""
+    views = _views(certificate, predictions)
+    return {name: Counts.of(_patients(certificate, view, kappa)) for name, view in views.items()}
 
 
-def _answer_table(answers: Counter[str]) -> ReportTable:
-    rows = [[answer, str(count)] for answer, count in answers.most_common(MOST_ANSWERS)]
-    return ReportTable(["answer", "calibration slides"], rows, text=(0,))
+def needed_kappas(certificate: Certificate) -> dict[str, float]:
+    """The smallest κ that meets all bounds of an order, by its name, which is empty where there is one."""
+    orders = dict.fromkeys(bound.order for bound in certificate.bounds if bound.order) or {"": None}
+    return {order: max(bound.kappa for bound in certificate.bounds if bound.order in (order, "")) for order in orders}
 
 
-def _order_chart(certificate: Certificate, views: Mapping[str, Predictions]) -> Markup:
-    """Missed urgency over false alarms of every order's calls, each with its point at the common κ."""
-    called = [replace(view, name=name, predicted=view.path.calls(certificate.kappa)) for name, view in views.items()]
-    return curve_chart(curve_series(called, [None] * len(called)), rank_shares(called[0]))
+def _views(certificate: Certificate, predictions: Predictions) -> dict[str, Predictions]:
+    """The calibration patients under every order of a certificate; other patients are refused."""
+    if calibration_digest(predictions) != certificate.calibration:
+        raise ParameterError("The predictions are not those that the certificate was calibrated on.")
+    views = views_by_order(predictions.with_orders(certificate.hierarchy))
+    return {
+        order: replace(view, name=f"{view.name} under {order}" if order else view.name) for order, view in views.items()
+    }
+
+
+def bounds_sentence(needed: Mapping[str, float], kappa: float) -> str:
+    """Whether a κ meets the bounds of all orders, which need these; in the words of the page."""
+    short, several = [name for name, least in needed.items() if kappa < least], len(needed) > 1
+    if not short:
+        return f"Meets the bounds{' of every order' if several else ''}."
+    under = f" under {', '.join(short)}" if several else ""
+    return f"Does not meet the bounds{under}: they need κ = {max(needed.values()):.4g}."
 
 
 def percent(share: float | None) -> str:
@@ -112,44 +112,47 @@ def percent(share: float | None) -> str:
     return "–" if share is None or math.isnan(share) else f"{100 * share:.3g} %"
 
 
-def _cost_table(certificate: Certificate) -> ReportTable:
-    calls = {"the model's own call (κ = 1)": certificate.own_call, "the certified call": certificate.certified_call}
-    rows = [[name, percent(call.missed_rate), percent(call.false_alarm_rate)] for name, call in calls.items()]
-    who = "patients" if certificate.unit == "case" else "slides"
-    missed = TableHead("missed urgency", f"share of the {who} that are called less urgent than they are")
-    alarms = TableHead("false alarms", f"share of the {who} that are called more urgent than they are")
-    return ReportTable(["call", missed, alarms], rows)
-
-
-def _bound_table(certificate: Certificate) -> ReportTable:
-    heads: list[str | TableHead] = [
-        "patients",
-        TableHead("at most", "α: the certified upper bound on missed urgency"),
-        TableHead("κ needed", "the smallest κ that meets this bound"),
-        TableHead("calibration patients", "those that this bound is about"),
-        TableHead("missed among them", "share of these patients that the certified call misses"),
-        TableHead("smallest α possible", "what this number of patients can certify without a single miss"),
-        TableHead("90 % of systems", "miss rates of systems calibrated on as many other patients"),
+def _cost_table(certificate: Certificate, views: Mapping[str, Predictions]) -> ReportTable:
+    """What the model's own call and the certified one miss and raise, under every order."""
+    kappas = {"the model's own call (κ = 1)": 1.0, "the certified call": certificate.kappa}
+    calls = [
+        (order, call, rates(SlideReach.of(view), kappa, certificate.unit))
+        for order, view in views.items()
+        for call, kappa in kappas.items()
     ]
-    return ReportTable(heads, [
-        [
-            bound.who, percent(bound.alpha), f"{bound.kappa:.4g}", f"{bound.n:,}", percent(bound.observed),
-            percent(bound.smallest_alpha), f"{percent(bound.spread.low)} to {percent(bound.spread.high)}",
-        ]
-        for bound in certificate.bounds
-    ])  # fmt: skip
+    share = f"share of the {'patients' if certificate.unit == 'case' else 'slides'} that are called"
+    columns = [
+        Column("call", lambda row: row[1]),
+        Column("missed urgency", lambda row: percent(row[2].missed_rate), f"{share} less urgent than they are"),
+        Column("false alarms", lambda row: percent(row[2].false_alarm_rate), f"{share} more urgent than they are"),
+    ]
+    if len(views) == 1:
+        return ReportTable.of(calls, columns)
+    return ReportTable.of(calls, [Column("order", lambda row: row[0]), *columns], text=(0, 1))
 
 
-def _limit_table(certificate: Certificate) -> ReportTable:
-    rows = [[limit.name, f"{limit.n:,}", percent(limit.smallest_alpha)] for limit in shown_limits(certificate)]
-    return ReportTable(
-        [
-            "at or above",
-            "calibration patients",
-            TableHead("smallest α possible", "what this number of patients can certify without a single miss"),
-        ],
-        rows,
-    )
+_SMALLEST = Column(
+    "smallest α possible",
+    lambda bound: percent(bound.smallest_alpha),
+    "what this number of patients can certify without a single miss",
+)
+
+
+def _bound_table(certificate: Certificate, *, by_order: bool) -> ReportTable:
+    columns = [
+        Column("patients", lambda bound: bound.who),
+        Column("at most", lambda bound: percent(bound.alpha), "α: the certified upper bound on missed urgency"),
+        Column("κ needed", lambda bound: f"{bound.kappa:.4g}", "the smallest κ that meets this bound"),
+        Column("calibration patients", lambda bound: f"{bound.n:,}", "those that this bound is about"),
+        Column("missed among them", lambda bound: percent(bound.observed),
+               "share of these patients that are missed at the κ needed"),
+        _SMALLEST,
+        Column("90 % of systems", lambda bound: f"{percent(bound.spread.low)} to {percent(bound.spread.high)}",
+               "miss rates of systems calibrated on as many other patients"),
+    ]  # fmt: skip
+    if not by_order:
+        return ReportTable.of(certificate.bounds, columns)
+    return ReportTable.of(certificate.bounds, [Column("order", lambda bound: bound.order), *columns], text=(0, 1))
 
 
 def shown_limits(certificate: Certificate) -> list[BoundaryLimit]:
@@ -172,41 +175,22 @@ def _either(names: list[str]) -> str:
     return " or ".join(names if len(names) < 5 else [*names[:2], f"{len(names) - 2} more"])
 
 
-def counts_at(certificate: Certificate, predictions: Predictions, kappa: float) -> Counts:
-    """The calibration patients, called at one κ and counted as in the bound."""
-    model = _patients(certificate, predictions)
-    if model.path is None:
-        raise ParameterError("Without probabilities there is no call at another κ.")
-    return Counts.of(replace(model, decided=model.path.calls(kappa)))
-
-
-def _screen(certificate: Certificate, predictions: Predictions, command: str) -> FirstScreen:
-    model = _patients(certificate, predictions)
-    whole = next((bound.alpha for bound in certificate.bounds if bound.at is None and not bound.findings), None)
-    return first_screen(
-        [model], bound=whole, file=None, least_kappa=certificate.kappa, commands={model.name: Again(command)},
-        rule="--kappa ",
-    )  # fmt: skip
-
-
-def _patients(certificate: Certificate, predictions: Predictions) -> ScreenModel:
-    """The calibration patients, or their slides, called at every κ; as decided is as certified."""
-    slides, tree = SlideReach.of(predictions), certificate.hierarchy
-    counted, patients = slides.as_unit(certificate.unit), predictions.patient_ids or predictions.slide_ids
+def _patients(certificate: Certificate, view: Predictions, kappa: float) -> ScreenModel:
+    """The calibration patients, or their slides, called at every κ; as decided is at the given one."""
+    counted, tree, by_case = SlideReach.of(view).as_unit(certificate.unit), view.hierarchy, certificate.unit == "case"
+    patients = view.patient_ids or view.slide_ids
     names = [_either([*map(tree.display, labels)]) for labels in names_by_rank(tree.names(), tree.ranks())]
     ranks = ClassHierarchy.flat(names, name=tree.name)
-    by_case, decided = certificate.unit == "case", counted.called(certificate.kappa)
-    kappa = "∞" if math.isinf(certificate.kappa) else f"{certificate.kappa:.4g}"
     return ScreenModel(
-        name=predictions.name,
+        name=view.name,
         hierarchy=ranks,
-        ids=list(dict.fromkeys(patients)) if by_case else predictions.slide_ids,
+        ids=list(dict.fromkeys(patients)) if by_case else view.slide_ids,
         target=counted.rank,
-        decided=decided,
+        decided=counted.called(kappa),
         path=DecisionPath(counted.reach, ranks.ranks()),
         patients=None if by_case else patients,
         # Slides of one patient share its weight, as in the bound.
         weight=1.0 if by_case else counted.weight,
-        decided_by=f"certified, κ = {kappa}",
+        decided_by=f"certified, κ = {'∞' if math.isinf(kappa) else f'{kappa:.4g}'}",
         noun="patient",
     )

@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from markupsafe import Markup
 
-from pams_mil.arrays import Array
+from pams_mil.arrays import Array, Ints
 from pams_mil.errors import counted
 from pams_mil.evaluate.operating_points import Band
 from pams_mil.evaluate.scores import LevelScores
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.operating import OperatingCurve, constant_hull
+from pams_mil.metrics.kappa_path import DecisionPath
+from pams_mil.metrics.operating import OperatingCurve, class_shares, constant_hull, exact_curve
 from pams_mil.report import svg
 from pams_mil.report.page import READABLE
 
@@ -169,28 +169,41 @@ MARKED_KAPPAS = (2.0, 5.0, 10.0)
 
 @dataclass(frozen=True)
 class CurveSeries:
-    """One model: (missed, false alarms) as decided, and its curve where there are probabilities."""
+    """One model: (missed, false alarms) as decided, and its curve where there are probabilities.
+
+    `shares` are those of the ranks, least urgent first, for the best constant calls.
+    """
 
     name: str
     decided: tuple[float, float]
+    shares: Array
     curve: OperatingCurve | None = None
     band: Band | None = None
 
+    @classmethod
+    def of(
+        cls, name: str, ranks: Ints, target: Ints, decided: Ints, path: DecisionPath | None,
+        weight: float | Array = 1.0, band: Band | None = None,
+    ) -> CurveSeries:  # fmt: skip
+        """Of labeled slides: `ranks` of the classes, true and called classes, the path along κ, weights."""
+        weights = np.ones(len(target)) * (1.0 if isinstance(weight, float) else weight)
+        true, called = ranks[target], ranks[decided]
+        missed, alarms = (float(weights[rows].sum() / weights.sum()) for rows in (called < true, called > true))
+        curve = None if path is None else exact_curve(path, target, weights)
+        return cls(name, (missed, alarms), class_shares(target, weights, ranks), curve, band)
 
-def curve_plane(series: Sequence[CurveSeries], shares: npt.ArrayLike) -> svg.Plane:
-    """The axes that hold all curves; `shares` are those of the ranks, least urgent first, for the constant calls."""
-    missed, alarms = constant_hull(np.asarray(shares, dtype=np.float64))
+
+def curve_plane(series: Sequence[CurveSeries]) -> svg.Plane:
+    """The axes that hold all curves."""
+    missed, alarms = map(np.concatenate, zip(*(constant_hull(one.shares) for one in series), strict=True))
     across = max(1e-3, float(alarms.max()), *(one.decided[1] for one in series))
     up = max(1e-3, float(missed.max()), *(one.decided[0] for one in series))
     return svg.Plane(560, 400, svg.ticks(0.0, across, 10), svg.ticks(0.0, up, 10))
 
 
-def curve_chart(
-    series: Sequence[CurveSeries], shares: npt.ArrayLike, *, bound: float | None = None, of: str = "slides"
-) -> Markup:
-    """The chart; `shares` as in `curve_plane`, `bound` a certified share of missed urgency, drawn across."""
-    plane = curve_plane(series, shares)
-    missed, alarms = constant_hull(np.asarray(shares, dtype=np.float64))
+def curve_chart(series: Sequence[CurveSeries], *, bound: float | None = None, of: str = "slides") -> Markup:
+    """The chart; `bound` is a certified share of missed urgency, drawn across."""
+    plane = curve_plane(series)
 
     def place(lost: float, raised: float) -> svg.Place:
         return plane.at(raised, lost)
@@ -201,7 +214,9 @@ def curve_chart(
         return list({(round(2 * x), round(2 * y)): (x, y) for x, y in places}.values())
 
     names, css = (f"false alarms, % of {of}", f"missed urgency, % of {of}"), ("over-text", "severe-text")
-    parts = [*plane.axes(names, css=css), svg.polyline(path(missed, alarms), "chance")]
+    parts = plane.axes(names, css=css)
+    # One for all models that are under the same order.
+    parts += dict.fromkeys(svg.polyline(path(*constant_hull(one.shares)), "chance") for one in series)
     if bound is not None and bound <= plane.ys[-1]:
         (left, y), (right, _) = plane.at(plane.xs[0], bound), plane.at(plane.xs[-1], bound)
         parts.append(svg.line((left, y), (right, y), "severe-line", ' stroke-dasharray="5 4"'))

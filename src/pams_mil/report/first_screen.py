@@ -19,25 +19,15 @@ from pams_mil.arrays import Array, Ints
 from pams_mil.evaluate.operating_points import Band
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.kappa_path import DecisionPath, decision_path
-from pams_mil.metrics.operating import class_shares, constant_calls, exact_curve
+from pams_mil.metrics.kappa_path import decision_path
+from pams_mil.metrics.operating import class_shares, constant_calls
 from pams_mil.report import live, svg
 from pams_mil.report.charts import CurveSeries, curve_chart, curve_plane
 from pams_mil.report.live import ScreenModel
-from pams_mil.report.page import ReportTable, TableHead, readable_level
+from pams_mil.report.page import ReportTable, readable_level
 
 MOST_BESIDE = 3
 """Models whose table is beside the curve."""
-HEADS = (
-    TableHead("κ", "the operating point: one missed urgency counts as much as κ false alarms"),
-    TableHead("missed", "slides that are called less urgent than they are"),
-    TableHead("false alarms", "slides that are called more urgent than they are"),
-    TableHead("right", "slides that are called what they are"),
-    TableHead(
-        "expected cost",
-        "for 100 slides, κ per missed urgency and 1 per false alarm at the chosen κ; ×: over the best constant call",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -55,6 +45,21 @@ class Counts:
         """The calls as decided."""
         one = model if isinstance(model, ScreenModel) else ScreenModel.of(model)
         return cls(one.name, one.cells(), one.hierarchy, one.noun, one.num_seeds)
+
+    @property
+    def level(self) -> int | None:
+        """The level of the matrix: the finest that is readable; None where even the coarsest has too many classes."""
+        return readable_level(self.hierarchy)
+
+    @property
+    def is_finest(self) -> bool:
+        """Whether all classes are shown at once; else groups first, and classes fold out."""
+        return self.level == self.hierarchy.num_levels - 1
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether some classes are equally urgent."""
+        return len(set(self.hierarchy.ranks().tolist())) < len(self.hierarchy)
 
     @property
     def n(self) -> float:
@@ -113,7 +118,7 @@ class Counts:
         ]
 
     def row(self) -> list[str]:
-        """The cells of the table of models, as decided in the file."""
+        """The cells of the table of models behind the name, as decided in the file."""
         right = float(np.trace(self.cells))
         cost = (self.missed + self.false_alarms) / self.n
         of_class = self.cells.sum(1)
@@ -122,9 +127,9 @@ class Counts:
         constant = float((missed_share + alarm_share).min())
         beside = f" (×{cost / constant:.2f})" if constant > 0 else ""
         missed, alarms = (f"{number(count)} ({_percent(count, self.n)})" for count in (self.missed, self.false_alarms))
-        return [self.name, "as decided", missed, alarms, _percent(right, self.n), f"{100 * cost:.1f}{beside}"]
+        return ["as decided", missed, alarms, _percent(right, self.n), f"{100 * cost:.1f}{beside}"]
 
-    def matrix(self, level: int = -1) -> list[list[dict[str, Any]]]:
+    def matrix(self, level: int) -> list[list[dict[str, Any]]]:
         """Cells with the CSS classes of their kind and their shade, a share of the true class."""
         size, groups = self.hierarchy.num_classes(level), self.hierarchy.groups(level)
         lifted = np.zeros((size, size))
@@ -141,114 +146,58 @@ class Counts:
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """What `live.html.j2` shows: everything as decided in the files, of the first model where only one fits."""
+    """What `live.html.j2` shows: everything as decided in the files, of the first model where only one fits.
+
+    Attributes:
+        models: All of them, or one model under every order of urgency.
+        orders: The first model of each order: what is missed is shown by order.
+        chart: The curves.
+        plane: Its axes, for the script.
+        data: What the script needs.
+        many: Where the slides are when they are not in the page.
+        has_pictures: Whether some slides have pictures beside the page.
+    """
 
     models: list[Counts]
+    orders: list[Counts]
     chart: Markup
     plane: str
     data: Markup
     many: str
-    embedded: bool = True
-    has_pictures: bool = False
-    heads: tuple[TableHead, ...] = HEADS
+    has_pictures: bool
 
     @property
-    def first(self) -> Counts:
-        """The model that is shown first."""
-        return self.models[0]
+    def by_order(self) -> bool:
+        """Whether the models are one under several orders."""
+        return len(self.orders) > 1
 
     @property
     def is_wide(self) -> bool:
         """Whether the table of models is below sentence and curve, for it would be taller than the curve."""
         return len(self.models) > MOST_BESIDE
 
-    @property
-    def sentences(self) -> list[str]:
-        """One per model."""
-        return [model.sentence for model in self.models]
-
-    @property
-    def worst(self) -> str:
-        """What becomes of the most urgent class."""
-        return self.first.most_urgent
-
-    @property
-    def rows(self) -> list[list[str]]:
-        """The table of models."""
-        return [model.row() for model in self.models]
-
-    @property
-    def missed(self) -> list[dict[str, Any]]:
-        """Misses by class."""
-        return self.first.missed_by_class()
-
-    @property
-    def level(self) -> int | None:
-        """The level of the matrix: the finest that is readable; None where even the coarsest has too many classes."""
-        return readable_level(self.first.hierarchy)
-
-    @property
-    def is_finest(self) -> bool:
-        """Whether all classes are shown at once; else groups first, and classes fold out."""
-        return self.level == self.first.hierarchy.num_levels - 1
-
-    @property
-    def groups(self) -> list[dict[str, Any]]:
-        """Misses by group, where classes are too many to be shown at once."""
-        return [] if self.is_finest or self.level is None else self.first.missed_by_class(self.level)
-
-    @property
-    def columns(self) -> list[str]:
-        """The heads of a list of slides."""
-        ends = ["true", "called", "as decided", "probability of the true class"]
-        return [self.first.noun, *(["patient"] if self.first.noun == "slide" else []), *ends]
-
-    @property
-    def classes(self) -> list[str]:
-        """Names in the matrix as people know them, least urgent first."""
-        hierarchy = self.first.hierarchy
-        return [] if self.level is None else [hierarchy.display(name) for name in hierarchy.names(self.level)]
-
-    @property
-    def matrix(self) -> list[list[dict[str, Any]]]:
-        """The confusion matrix."""
-        return [] if self.level is None else self.first.matrix(self.level)
-
-    @property
-    def tied(self) -> bool:
-        """Whether some classes are equally urgent."""
-        ranks = self.first.hierarchy.ranks()
-        return len(np.unique(ranks)) < len(ranks)
-
 
 def first_screen(
-    models: Sequence[Predictions | ScreenModel],
-    *,
-    bands: Sequence[Band | None] = (),
-    bound: float | None = None,
-    **options: Any,
+    models: Sequence[ScreenModel], *, bands: Sequence[Band | None] = (), bound: float | None = None, **options: Any
 ) -> FirstScreen:
     """The first screen of some models.
 
     `bands` are around their curves, `bound` is a certified share of missed urgency, `options` those of `live_data`.
     """
-    shown = [model if isinstance(model, ScreenModel) else ScreenModel.of(model) for model in models]
     series = [
-        _series(one.name, one.hierarchy.ranks(), one.target, one.decided, one.path, one.weight, band)
-        for one, band in zip(shown, bands or [None] * len(shown), strict=True)
+        CurveSeries.of(one.name, one.hierarchy.ranks(), one.target, one.decided, one.path, one.weight, band)
+        for one, band in zip(models, bands or [None] * len(models), strict=True)
     ]
-    first = shown[0]
-    shares = class_shares(first.target, _weights(first.weight, len(first)), first.hierarchy.ranks())
-    data = live.live_data(shown, level=readable_level(first.hierarchy), **options)
+    counts, data = [Counts.of(one) for one in models], live.live_data(models, **options)
     block = '<script type="application/json" id="live-data">{}</script>'
     return FirstScreen(
-        models=[Counts.of(one) for one in shown],
-        chart=curve_chart(series, shares, bound=bound, of=f"{first.noun}s"),
-        plane=json.dumps(curve_plane(series, shares).to_json()),
+        models=counts,
+        orders=list({one.hierarchy.digest: one for one in reversed(counts)}.values())[::-1],
+        chart=curve_chart(series, bound=bound, of=f"{models[0].noun}s"),
+        plane=json.dumps(curve_plane(series).to_json()),
         data=Markup(block).format(Markup(live.embedded_json(data))),  # noqa: S704  cannot end its element
-        many=f"The {sum(map(len, shown)):,} slides are in {data['file']} beside this page." if data["file"] else "",
-        embedded=data["file"] is None,
-        has_pictures=bool(options.get("pictures")),
+        many=f"The {sum(map(len, models)):,} slides are in {data['file']} beside this page." if data["file"] else "",
+        has_pictures=any(one.links.pictures for one in models),
     )
 
 
@@ -260,28 +209,8 @@ def curve_series(
     for model, band in zip(models, bands or [None] * len(models), strict=True):
         target, predicted, p = model.at(level)
         path = None if p is None else decision_path(p, model.hierarchy, level=level)
-        series.append(_series(model.name, model.hierarchy.ranks(level), target, predicted, path, 1.0, band))
+        series.append(CurveSeries.of(model.name, model.hierarchy.ranks(level), target, predicted, path, 1.0, band))
     return series
-
-
-def _series(
-    name: str, ranks: Ints, target: Ints, decided: Ints, path: DecisionPath | None, weight: float | Array,
-    band: Band | None,
-) -> CurveSeries:  # fmt: skip
-    true, called, weights = ranks[target], ranks[decided], _weights(weight, len(target))
-    rates = tuple(float(weights[rows].sum() / weights.sum()) for rows in (called < true, called > true))
-    curve = None if path is None else exact_curve(path, target, weights)
-    return CurveSeries(name, (rates[0], rates[1]), curve, band)
-
-
-def _weights(weight: float | Array, rows: int) -> Array:
-    return np.asarray(np.broadcast_to(1.0 if isinstance(weight, float) else weight, rows), dtype=np.float64)
-
-
-def rank_shares(model: Predictions, level: int = -1) -> Array:
-    """The share of slides of every rank, least urgent first."""
-    target = model.at(level)[0]
-    return class_shares(target, np.ones(len(target)), model.hierarchy.ranks(level))
 
 
 def matrix_cells(cells: Array | Ints, hierarchy: ClassHierarchy, level: int = -1) -> list[list[dict[str, Any]]]:
@@ -302,13 +231,11 @@ def matrix_cells(cells: Array | Ints, hierarchy: ClassHierarchy, level: int = -1
     ]
 
 
-def notebook_html(sentences: Sequence[str], series: Sequence[CurveSeries], shares: Array, table: ReportTable) -> str:
+def notebook_html(sentences: Sequence[str], series: Sequence[CurveSeries], table: ReportTable) -> str:
     """What a notebook shows of some models: the sentences, the curves and a table."""
     words = Markup("").join(Markup("<p>{}</p>").format(sentence) for sentence in sentences)
     colors = ", ".join(f"{one.name}: {color}" for one, color in zip(series, svg.COLOR_NAMES, strict=False))
-    picture = embedded_picture(
-        svg.standalone(curve_chart(series, shares)), f"missed urgency against false alarms; {colors}"
-    )
+    picture = embedded_picture(svg.standalone(curve_chart(series)), f"missed urgency against false alarms; {colors}")
     return str(words + picture + Markup("<p><small>{}</small></p>").format(colors) + table.__html__())
 
 

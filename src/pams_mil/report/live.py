@@ -12,12 +12,11 @@ class and the matrix that is shown, of classes or of their groups: hundreds of c
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +27,7 @@ from pams_mil.digests import slide_key
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath
+from pams_mil.report.page import readable_level
 from pams_mil.severity import PENALTY
 
 MOST_EMBEDDED = 20_000
@@ -41,11 +41,23 @@ VIEW_PORT = 8777
 """Where links of a page look for the viewer: a page on disk cannot ask which port is free."""
 
 
-class Again(NamedTuple):
-    """How to count a model's slides again, to be copied: a command line, and Python with braces for the rule."""
+@dataclass(frozen=True)
+class Links:
+    """Where the slides of a model lead.
+
+    Attributes:
+        shell: The command line that counts them as the page does, without the option that sets κ; empty: there is none.
+        python: The same in Python, with braces for the rule; empty: there is none.
+        view: The command that shows them in the viewer; empty: there is none.
+        pages: Addresses of pages about single slides, by slide id.
+        pictures: Addresses of small pictures, by slide id.
+    """
 
     shell: str = ""
     python: str = "pams.redecide(predictions, {})"
+    view: str = ""
+    pages: Mapping[str, str] = field(default_factory=dict)
+    pictures: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,7 @@ class ScreenModel:
         networks: The network of each row where there are several.
         decided_by: The rule of the calls, in words.
         noun: What is counted.
+        links: Where the rows lead.
     """
 
     name: str
@@ -79,14 +92,15 @@ class ScreenModel:
     networks: Sequence[str] | None = None
     decided_by: str = ""
     noun: str = "slide"
+    links: Links = Links()
 
     @classmethod
-    def of(cls, predictions: Predictions, name: str | None = None) -> ScreenModel:
+    def of(cls, predictions: Predictions, links: Links | None = None, *, name: str = "") -> ScreenModel:
         """The slides of a predictions file; those of several seeds count by their mean."""
         p, seeds = predictions.probabilities, predictions.num_seeds
         rows = range(len(predictions))
         return cls(
-            name=predictions.name if name is None else name,
+            name=name or predictions.name,
             hierarchy=predictions.hierarchy,
             ids=predictions.slide_ids,
             target=predictions.target,
@@ -97,6 +111,7 @@ class ScreenModel:
             weight=1.0 / seeds,
             networks=[predictions.network_name(row) for row in rows] if seeds > 1 else None,
             decided_by=predictions.decided_by,
+            links=links or Links(),
         )
 
     def __len__(self) -> int:
@@ -129,52 +144,36 @@ def live_data(
     models: Sequence[ScreenModel],
     *,
     penalty: float = PENALTY,
-    pages: Mapping[str, str] | None = None,
-    commands: Mapping[str, Again] | None = None,
-    pictures: Mapping[str, str] | None = None,
-    views: Mapping[str, str] | None = None,
     file: str | None = SLIDES_FILE,
-    least_kappa: float | None = None,
-    level: int | None = -1,
+    needed: Mapping[str, float] | None = None,
     rule: str = "--decide kappa=",
 ) -> dict[str, Any]:
     """What the script of a page needs, as plain JSON.
 
     Args:
-        models: With or without probabilities; one hierarchy.
+        models: With or without probabilities. Their classes may be ordered differently.
         penalty: P of the weight that sorts misses by gravity.
-        pages: Addresses of pages about single slides, by slide id.
-        commands: How a model's slides are counted as the page does, by the model's name; the command line sets κ with
-            `rule` behind it.
-        pictures: Addresses of small pictures of slides, by slide id.
-        views: The command that shows a model's slides in the viewer, by the model's name.
         file: Where the slides of a large page are, from the page; None: nowhere.
-        least_kappa: The smallest κ that meets the bounds of a certificate.
-        level: The level of the confusion matrix; None: there is none.
+        needed: The smallest κ that meets the bounds of a certificate, by order of urgency.
         rule: The option of the commands that sets κ.
     """
-    first = models[0]
     embedded = is_embedded(models)
     return {
-        "classes": [first.hierarchy.display(name) for name in first.hierarchy.names()],
-        "ranks": first.hierarchy.ranks().tolist(),
-        "places": _places(first.hierarchy),
+        "orders": [_order(hierarchy) for hierarchy in orders_of(models).values()],
         "penalty": penalty,
-        "groups": None if level is None else first.hierarchy.groups(level).tolist(),
-        "names": [] if level is None else [first.hierarchy.display(name) for name in first.hierarchy.names(level)],
-        "noun": first.noun,
-        "commands": [(commands or {}).get(model.name, Again())._asdict() for model in models],
+        "noun": models[0].noun,
         "rule": rule,
         # JSON has no infinity; the script reads numbers from text as well.
-        "least": None if least_kappa is None else str(least_kappa).replace("inf", "Infinity"),
+        "needed": [[name, str(kappa).replace("inf", "Infinity")] for name, kappa in (needed or {}).items()],
         "port": VIEW_PORT,
-        **(
-            _slides(models, pages, pictures, views)
-            if embedded
-            else {"models": [_with_stops(one, level) for one in models]}
-        ),
         "file": None if embedded else file,
+        **(_slides(models) if embedded else {"models": [_with_stops(one, models) for one in models]}),
     }
+
+
+def orders_of(models: Sequence[ScreenModel]) -> dict[str, ClassHierarchy]:
+    """The class hierarchies of the models by their digests; one where all are under the same order."""
+    return {model.hierarchy.digest: model.hierarchy for model in models}
 
 
 def is_embedded(models: Sequence[ScreenModel]) -> bool:
@@ -182,34 +181,35 @@ def is_embedded(models: Sequence[ScreenModel]) -> bool:
     return sum(map(len, models)) <= MOST_EMBEDDED
 
 
-def write_slides(models: Sequence[ScreenModel], out: Path, **links: Any) -> None:
-    """Write the slides of a page that is too large to hold them; nothing for others."""
+def write_slides(models: Sequence[ScreenModel], out: Path) -> None:
+    """Write the slides of a page that is too large to hold them; nothing for others.
+
+    The file is a script that hands its data over, since pages on disk cannot fetch.
+    """
     if not is_embedded(models):
-        atomic.write_text(out / SLIDES_FILE, slides_script(models, **links))
+        atomic.write_text(out / SLIDES_FILE, f"window.pamsSlides({embedded_json(_slides(models))});\n")
 
 
-def slides_script(
-    models: Sequence[ScreenModel],
-    pages: Mapping[str, str] | None = None,
-    pictures: Mapping[str, str] | None = None,
-    views: Mapping[str, str] | None = None,
-) -> str:
-    """The file of slides beside a large page: a script that hands its data over, since pages on disk cannot fetch."""
-    return f"window.pamsSlides({embedded_json(_slides(models, pages, pictures, views))});\n"
-
-
-def _slides(
-    models: Sequence[ScreenModel],
-    pages: Mapping[str, str] | None,
-    pictures: Mapping[str, str] | None,
-    views: Mapping[str, str] | None,
-) -> dict[str, Any]:
-    commands = {model.name: (views or {}).get(model.name) for model in models}
+def _order(hierarchy: ClassHierarchy) -> dict[str, Any]:
+    """Classes and their urgency, and the classes or groups of the confusion matrix."""
+    level = readable_level(hierarchy)
+    by_rank = hierarchy.distance_by == "rank"
     return {
-        "models": [{**_with_slides(model, models), "view": commands[model.name]} for model in models],
-        "keys": {one: slide_key(one) for one in {o for m in models if commands[m.name] for o in m.ids}},
-        "pages": dict(pages or {}),
-        "pictures": dict(pictures or {}),
+        "classes": [hierarchy.display(name) for name in hierarchy.names()],
+        "ranks": hierarchy.ranks().tolist(),
+        # Where each class stands on the line on which distances are measured.
+        "places": np.unique(hierarchy.ranks(), return_inverse=True)[1].tolist()
+        if by_rank
+        else [*range(len(hierarchy))],
+        "groups": None if level is None else hierarchy.groups(level).tolist(),
+        "names": [] if level is None else [hierarchy.display(name) for name in hierarchy.names(level)],
+    }
+
+
+def _slides(models: Sequence[ScreenModel]) -> dict[str, Any]:
+    return {
+        "models": [_with_slides(model, models) for model in models],
+        "keys": {one: slide_key(one) for one in {o for m in models if m.links.view for o in m.ids}},
     }
 
 
@@ -223,19 +223,18 @@ def embedded_json(value: object) -> str:
     return text.replace("<", "\\u003c")
 
 
-def script_hash(text: str) -> str:
-    """The source expression of a Content-Security-Policy for one inline script or style."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
 def _with_slides(model: ScreenModel, models: Sequence[ScreenModel]) -> dict[str, Any]:
     first = models[0]
-    # Models are mostly compared on the same slides: then the names are written once.
-    shared = model is not first and list(model.ids) == list(first.ids)
+
+    def once(own: Any, of_first: Any) -> Any:
+        # Models are mostly compared on the same slides: then these and their links are written once.
+        return None if model is not first and own == of_first else own
+
+    ids = once(list(model.ids), list(first.ids))
     return {
-        **_facts(model),
-        "slides": None if shared else list(model.ids),
-        "patients": None if shared or model.patients is None else list(model.patients),
+        **_facts(model, models),
+        "slides": ids,
+        "patients": None if ids is None or model.patients is None else list(model.patients),
         "networks": None if model.networks is None else list(model.networks),
         "target": _packed(model.target, "<u2"),
         "decided": _packed(model.decided, "<u2"),
@@ -243,11 +242,21 @@ def _with_slides(model: ScreenModel, models: Sequence[ScreenModel]) -> dict[str,
         "path": None if model.path is None else _breakpoints(model.path),
         # Shown with three digits.
         "probability": None if model.probability is None else _packed(np.rint(1000 * model.probability), "<u2"),
+        "view": model.links.view,
+        "pages": once(dict(model.links.pages), dict(first.links.pages)),
+        "pictures": once(dict(model.links.pictures), dict(first.links.pictures)),
     }
 
 
-def _facts(model: ScreenModel) -> dict[str, Any]:
-    return {"name": model.name, "decided_by": model.decided_by, "mean_of": model.num_seeds}
+def _facts(model: ScreenModel, models: Sequence[ScreenModel]) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "order": list(orders_of(models)).index(model.hierarchy.digest),
+        "decided_by": model.decided_by,
+        "mean_of": model.num_seeds,
+        "shell": model.links.shell,
+        "python": model.links.python,
+    }
 
 
 def _breakpoints(path: DecisionPath) -> dict[str, str]:
@@ -256,17 +265,17 @@ def _breakpoints(path: DecisionPath) -> dict[str, str]:
     return {"count": _packed(count, "<u2"), "call": _packed(call, "<u2"), "kappa": _packed(kappa, "<f8")}
 
 
-def _with_stops(model: ScreenModel, level: int | None) -> dict[str, Any]:
-    rows, stops = [_counts(model, model.decided, level)], None
+def _with_stops(model: ScreenModel, models: Sequence[ScreenModel]) -> dict[str, Any]:
+    rows, stops = [_counts(model, model.decided)], None
     if model.path is not None:
         kappas = np.unique(model.path.reach[~np.isnan(model.path.reach)])
         most = max(FEWEST_STOPS, min(STOPS, MOST_COUNTS // len(rows[0])))
         positions = np.unique(np.linspace(0, len(kappas) - 1, most).round().astype(np.int64))
         # κ = 1, the most probable class, is always a stop.
         stops = np.union1d(kappas[positions], [0.0, 1.0, np.inf])
-        rows += [_counts(model, model.path.calls(float(kappa)), level) for kappa in stops]
+        rows += [_counts(model, model.path.calls(float(kappa))) for kappa in stops]
     return {
-        **_facts(model),
+        **_facts(model, models),
         "all": model.count(model.target, len(model.hierarchy)).tolist(),
         "counts": _packed(np.concatenate(rows), "<f8" if model.is_weighted else "<u4"),
         "stops": None if stops is None else _packed(stops, "<f8"),
@@ -274,24 +283,18 @@ def _with_stops(model: ScreenModel, level: int | None) -> dict[str, Any]:
     }
 
 
-def _counts(model: ScreenModel, calls: Ints, level: int | None) -> Array:
-    """One row of counts, as the script reads it: false alarms, right, misses by true class, matrix of the level."""
-    hierarchy, true = model.hierarchy, model.target
-    ranks, size = hierarchy.ranks(), 0 if level is None else hierarchy.num_classes(level)
+def _counts(model: ScreenModel, calls: Ints) -> Array:
+    """One row of counts, as the script reads it: false alarms, right, misses by true class, matrix that is shown."""
+    hierarchy, true, level = model.hierarchy, model.target, readable_level(model.hierarchy)
+    ranks = hierarchy.ranks()
     # Three bins by direction (missed, equal, false alarm), and whether it is right.
     direction = np.sign(ranks[calls] - ranks[true]) + 1
     missed = model.count(np.where(direction == 0, true, len(hierarchy)), len(hierarchy) + 1)[:-1]
     alarms, right = model.count(direction, 3)[2:], model.count((true == calls).astype(np.int64), 2)[1:]
     if level is None:
         return np.concatenate([alarms, right, missed])
-    groups = hierarchy.groups(level)
+    groups, size = hierarchy.groups(level), hierarchy.num_classes(level)
     return np.concatenate([alarms, right, missed, model.count(groups[true] * size + groups[calls], size**2)])
-
-
-def _places(hierarchy: ClassHierarchy) -> list[int]:
-    """Where each class stands on the line on which distances are measured."""
-    by_rank = hierarchy.distance_by == "rank"
-    return np.unique(hierarchy.ranks(), return_inverse=True)[1].tolist() if by_rank else list(range(len(hierarchy)))
 
 
 def _packed(values: npt.NDArray[Any], kind: str) -> str:

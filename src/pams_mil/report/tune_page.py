@@ -10,8 +10,9 @@ from markupsafe import Markup
 from pams_mil.evaluate.audit import Audit
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report import svg
+from pams_mil.report.audit_html import screen_models
 from pams_mil.report.first_screen import first_screen
-from pams_mil.report.live import SLIDES_FILE, Again
+from pams_mil.report.live import SLIDES_FILE, Links
 from pams_mil.report.page import Mark, ReportTable, TableCell, TableHead, render
 
 PLACES = {
@@ -27,8 +28,7 @@ def tune_page(
     audits: Mapping[str, Audit],
     *,
     held_out: int = 0,
-    commands: Mapping[str, Mapping[str, Again]] | None = None,
-    views: Mapping[str, str] | None = None,
+    links: Mapping[str, Mapping[str, Links]] | None = None,
 ) -> str:
     """The record of a tuning (`tune.json`) and the comparisons of its choice as one HTML page.
 
@@ -37,8 +37,7 @@ def tune_page(
         hierarchy: The class hierarchy.
         audits: Comparisons of the choice with the reference by the folder of their page, beside this one.
         held_out: Slides that were in no fold.
-        commands: How to audit a recipe's slides again, by the folder of the page and the recipe's name.
-        views: The command that shows a recipe's slides in the viewer, by its name.
+        links: Where a recipe's slides lead, by the folder of the page and the recipe's name.
     """
     # The strictest comparison first: on slides that neither training nor the choice has seen, where there are any.
     place, leading = next((place, audits[place]) for place in PLACES if place in audits)
@@ -52,12 +51,10 @@ def tune_page(
         rungs=scored,
         recipes=recipe_table(record),
         screen=first_screen(
-            [model.predictions for model in leading.models],
+            screen_models(leading, (links or {}).get(place)),
             bands=[getattr(model.points[-1], "band", None) for model in leading.models],
             penalty=leading.penalty,
             file=f"{place}/{SLIDES_FILE}",
-            commands=(commands or {}).get(place),
-            views=views,
         ),
         place=place,
         charts=[

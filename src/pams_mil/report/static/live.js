@@ -4,7 +4,6 @@
   const source = document.getElementById("live-data");
   if (!source) return;
   const data = JSON.parse(source.textContent);
-  const size = data.classes.length;
   const SHOWN = 100; // rows of a list at a time
   const AT_ONCE = 2000; // slides whose lists follow every movement
   const by = (id) => document.getElementById(id);
@@ -29,53 +28,58 @@
     const bytes = Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
     return new kind(bytes.buffer);
   }
-  const outranks = (a, b) => data.ranks[a] > data.ranks[b];
-  // By index or by steps of urgency, at least 1; P is the penalty of a miss.
-  const gravity = (t, r) => 1 + Math.max(t === r ? 0 : 1, Math.abs(data.places[t] - data.places[r])) + (outranks(t, r) ? data.penalty : 0);
-
-  // Counts of one decision, as a row: false alarms, right, missed by true class, and the matrix of classes or groups.
-  const many = data.names.length, WIDTH = 2 + size + many * many;
+  // Orders of urgency; models are mostly under the same.
+  data.orders.forEach((order, number) => {
+    const outranks = (a, b) => order.ranks[a] > order.ranks[b], size = order.classes.length, many = order.names.length;
+    // By index or by steps of urgency, at least 1; P is the penalty of a miss.
+    const gravity = (t, r) => 1 + Math.max(t === r ? 0 : 1, Math.abs(order.places[t] - order.places[r])) + (outranks(t, r) ? data.penalty : 0);
+    // Counts of one decision are a row: false alarms, right, missed by true class, and the matrix of classes or groups.
+    Object.assign(order, { number, outranks, gravity, size, many, width: 2 + size + many * many });
+  });
+  // A part of the page that every order has of its own.
+  const part = (name, order) => by(order.number ? `${name}-${order.number}` : name);
   function summary(row, all) {
-    const low = row.subarray(2, 2 + size), add = (sum, count) => sum + count;
-    return { n: all.reduce(add, 0), missed: low.reduce(add, 0), alarms: row[0], right: row[1], low, all, matrix: row.subarray(2 + size) };
+    const end = 2 + all.length, low = row.subarray(2, end), add = (sum, count) => sum + count;
+    return { n: all.reduce(add, 0), missed: low.reduce(add, 0), alarms: row[0], right: row[1], low, all, matrix: row.subarray(end) };
   }
   // Counted by rows or, where they weigh differently, by weight; one weight for all is multiplied once.
   function count(own, calls) {
-    const row = new Float64Array(WIDTH), each = typeof own.weight !== "number";
+    const { outranks, size, many, groups, width } = own.order, row = new Float64Array(width), each = typeof own.weight !== "number";
     for (let slide = 0; slide < calls.length; slide++) {
       const t = own.target[slide], r = calls[slide], weight = each ? own.weight[slide] : 1;
       if (outranks(t, r)) row[2 + t] += weight;
       else if (outranks(r, t)) row[0] += weight;
       else if (t === r) row[1] += weight;
-      if (many) row[2 + size + data.groups[t] * many + data.groups[r]] += weight;
+      if (many) row[2 + size + groups[t] * many + groups[r]] += weight;
     }
     return summary(each ? row : row.map((value) => value * own.weight), own.all);
   }
   function byClass(own) {
-    const all = new Float64Array(size), each = typeof own.weight !== "number";
+    const all = new Float64Array(own.order.size), each = typeof own.weight !== "number";
     own.target.forEach((t, slide) => (all[t] += each ? own.weight[slide] : 1));
     return each ? all : all.map((value) => value * own.weight);
   }
 
   // A model as the page knows it: points at which any call changes, and the counts at each.
   function open(model, number) {
-    const own = { name: model.name, number, decidedBy: model.decided_by, meanOf: model.mean_of, slides: null, kappa: null };
+    const order = data.orders[model.order], { width, outranks } = order;
+    const own = { ...model, number, order, slides: null, kappa: null };
     if (model.counts) { // as decided, then at every stop
       const rows = unpack(model.counts, model.weighted ? Float64Array : Uint32Array), all = Float64Array.from(model.all);
-      own.decided = summary(rows.subarray(0, WIDTH), all);
+      own.decided = summary(rows.subarray(0, width), all);
       if (!model.stops) return own;
       own.kappa = unpack(model.stops, Float64Array);
-      own.at = (place) => summary(rows.subarray((place + 1) * WIDTH, (place + 2) * WIDTH), all);
+      own.at = (place) => summary(rows.subarray((place + 1) * width, (place + 2) * width), all);
       const stops = Array.from(own.kappa, (_, place) => own.at(place));
       own.missed = Float64Array.from(stops, (counts) => counts.missed);
       own.alarms = Float64Array.from(stops, (counts) => counts.alarms);
       return own;
     }
-    const first = number ? data.models[0] : model;
+    const first = data.models[0];
     own.slides = model.slides || first.slides;
     own.patients = model.slides ? model.patients : first.patients;
-    own.networks = model.networks;
-    own.view = model.view;
+    own.pages = model.pages || first.pages;
+    own.pictures = model.pictures || first.pictures;
     own.weight = typeof model.weight === "number" ? model.weight : unpack(model.weight, Float64Array);
     own.target = unpack(model.target, Uint16Array);
     own.calls = unpack(model.decided, Uint16Array);
@@ -255,30 +259,36 @@
   function sentence(model, counts) {
     const raised = number(counts.alarms);
     return `${model.name} misses urgency in ${number(counts.missed)} of ${slides(counts.n)} (${percent(counts.missed, counts.n)}) and raises ` +
-      `${raised} false ${raised === "1" ? "alarm" : "alarms"} (${percent(counts.alarms, counts.n)})${model.meanOf > 1 ? `, the mean of ${model.meanOf} seeds` : ""}.`;
+      `${raised} false ${raised === "1" ? "alarm" : "alarms"} (${percent(counts.alarms, counts.n)})${model.mean_of > 1 ? `, the mean of ${model.mean_of} seeds` : ""}.`;
   }
-  function worst(counts) {
-    for (let t = size - 1; t > 0; t--) {
+  function worst(counts, order) {
+    for (let t = order.size - 1; t > 0; t--) {
       const all = counts.all[t], low = counts.low[t];
-      if (!all || data.ranks[t] === data.ranks[0]) continue;
-      return `Of ${slides(all)} with ${data.classes[t]}, the most urgent class here, ${low === 0 ? "none is" : low === 1 ? "1 is" : number(low) + " are"} called less urgent.`;
+      if (!all || order.ranks[t] === order.ranks[0]) continue;
+      return `Of ${slides(all)} with ${order.classes[t]}, the most urgent class here, ${low === 0 ? "none is" : low === 1 ? "1 is" : number(low) + " are"} called less urgent.`;
     }
     return "";
   }
-  function cost(counts) { // of every model at the κ of the chosen one, so that costs can be compared
+  function cost(counts, { ranks }) { // of every model at the κ of the chosen one, so that costs can be compared
     const kappa = state.kappa[state.model] ?? 1;
     if (kappa === Infinity) return "–";
     const mine = (counts.alarms + kappa * counts.missed) / counts.n;
-    const constant = data.ranks.map((rank) => counts.all.reduce((sum, own, t) =>
-      sum + own * (data.ranks[t] > rank ? kappa : data.ranks[t] < rank ? 1 : 0), 0) / counts.n);
+    const constant = ranks.map((rank) => counts.all.reduce((sum, own, t) =>
+      sum + own * (ranks[t] > rank ? kappa : ranks[t] < rank ? 1 : 0), 0) / counts.n);
     const best = Math.min(...constant);
     return fixed(100 * mine, 1) + (best > 0 ? ` (×${fixed(mine / best, 2)})` : "");
+  }
+  function bounds(kappa) { // whether they are met, by every order
+    const several = data.needed.length > 1, short = data.needed.filter(([, least]) => kappa < Number(least));
+    if (!short.length) return data.needed.length ? ` Meets the bounds${several ? " of every order" : ""}.` : "";
+    const most = Math.max(...short.map(([, least]) => Number(least)));
+    return ` Does not meet the bounds${several ? ` under ${short.map(([name]) => name).join(", ")}` : ""}: they need κ = ${shown(most)}.`;
   }
 
   function draw() {
     const model = models[state.model], counts = countsOf(model), kappa = state.kappa[model.number];
     by("live-sentence").textContent = unbroken(sentence(model, counts));
-    by("live-worst").textContent = worst(counts);
+    by("live-worst").textContent = worst(counts, model.order);
     const [x, y] = put(model);
     handle.setAttribute("transform", `translate(${x.toFixed(2)} ${y.toFixed(2)})`);
     handle.setAttribute("class", `handle s${model.number % 6}`);
@@ -299,23 +309,25 @@
     if (document.activeElement !== field) field.value = kappa === null ? "" : written(kappa);
     field.disabled = by("reset").disabled = !model.kappa;
     by("live-state").textContent = !model.kappa ? "This model has no probabilities, so it is one point."
-      : kappa === null ? `As decided${model.decidedBy ? ` (${model.decidedBy})` : ""}.`
+      : kappa === null ? `As decided${model.decided_by ? ` (${model.decided_by})` : ""}.`
         : (kappa === Infinity ? "Everything is called as urgent as possible." : `A missed urgency counts as much as ${shown(kappa)} false ${kappa === 1 ? "alarm" : "alarms"}.`) +
-          (data.least === null ? "" : kappa >= Number(data.least) ? " Meets the bounds." : ` Does not meet the bounds: they need κ = ${shown(Number(data.least))}.`);
+          bounds(kappa);
     for (const other of models) {
       const row = by("live-models").rows[other.number + 1], own = countsOf(other), value = state.kappa[other.number];
       const both = (count) => `${number(count)} (${percent(count, own.n)})`;
-      const cells = [value === null ? "as decided" : shown(value), both(own.missed), both(own.alarms), percent(own.right, own.n), cost(own)];
+      const cells = [value === null ? "as decided" : shown(value), both(own.missed), both(own.alarms), percent(own.right, own.n), cost(own, other.order)];
       cells.forEach((text, column) => (row.cells[column + 1].textContent = unbroken(text)));
     }
-    drawMatrix(counts);
-    drawMissed(counts, by("live-missed"), data.ranks.map((_, t) => t), data.classes);
-    if (by("live-groups")) drawMissed(counts, by("live-groups"), data.groups, data.names);
+    const { order } = model;
+    if (data.orders.length > 1) for (const one of data.orders) part("live-order", one).hidden = one !== order;
+    drawMatrix(counts, order);
+    drawMissed(counts, order, part("live-missed", order), order.ranks.map((_, t) => t), order.classes);
+    if (part("live-groups", order)) drawMissed(counts, order, part("live-groups", order), order.groups, order.names);
     drawCopies(model, kappa);
     drawLists(model);
   }
-  function drawMatrix(counts) { // classes, or groups where classes are too many
-    const table = by("live-matrix"), cells = counts.matrix;
+  function drawMatrix(counts, order) { // classes, or groups where classes are too many
+    const table = part("live-matrix", order), cells = counts.matrix, { many, groups, names } = order;
     if (!table) return;
     for (let t = 0; t < many; t++) {
       const all = cells.subarray(t * many, (t + 1) * many).reduce((sum, count) => sum + count, 0);
@@ -325,17 +337,17 @@
         if (!button) {
           button = make("button");
           button.type = "button";
-          button.addEventListener("click", () => pick((true_, call) => data.groups[true_] === t && data.groups[call] === r, `True ${data.names[t]}, called ${data.names[r]}`, button));
+          button.addEventListener("click", () => pick((true_, call) => groups[true_] === t && groups[call] === r, `True ${names[t]}, called ${names[r]}`, button));
           cell.replaceChildren(button);
         }
         button.textContent = number(count);
-        button.setAttribute("aria-label", `true ${data.names[t]}, called ${data.names[r]}: ${slides(count)}`);
+        button.setAttribute("aria-label", `true ${names[t]}, called ${names[r]}: ${slides(count)}`);
         button.title = `${percent(count, all)} of the true class`;
         cell.className = cell.className.replace(/ ?q\d+| ?none/g, "") + (count ? ` q${Math.round(10 * Math.sqrt(count / all))}` : " none");
       }
     }
   }
-  function drawMissed(counts, table, groups, names) {
+  function drawMissed(counts, order, table, groups, names) {
     const low = new Float64Array(names.length), all = new Float64Array(names.length);
     groups.forEach((group, t) => {
       all[group] += counts.all[t];
@@ -349,7 +361,7 @@
       if (!name.firstElementChild) {
         const button = make("button", name.textContent, "plain");
         button.type = "button";
-        button.addEventListener("click", () => pick((true_, call) => groups[true_] === t && outranks(true_, call), `Missed: ${names[t]}`, button));
+        button.addEventListener("click", () => pick((true_, call) => groups[true_] === t && order.outranks(true_, call), `Missed: ${names[t]}`, button));
         row.querySelector("svg").addEventListener("click", () => button.click());
         name.replaceChildren(button);
       }
@@ -358,22 +370,21 @@
   function drawCopies(model, kappa) {
     by("live-apply").hidden = kappa === null;
     if (kappa === null) return;
-    const { shell, python } = data.commands[model.number];
-    const lines = [["copy-command", shell ? `${shell} ${data.rule}${written(kappa)}` : null],
-      ["copy-python", python.replace("{}", `"kappa=${written(kappa)}"`)]];
-    for (const [id, text] of lines) {
-      by(id).hidden = text === null;
-      by(id).querySelector("code").textContent = text ?? "";
+    const lines = { "copy-command": model.shell && `${model.shell} ${data.rule}${written(kappa)}`,
+      "copy-python": model.python.replace("{}", `"kappa=${written(kappa)}"`) };
+    for (const [id, text] of Object.entries(lines)) {
+      by(id).hidden = !text;
+      by(id).querySelector("code").textContent = text;
     }
   }
 
   // -- slides --------------------------------------------------------------------------------------------------------
-  const kinds = {
+  const kinds = ({ outranks }) => ({
     missed: (t, now) => outranks(t, now),
     "newly-missed": (t, now, file) => outranks(t, now) && !outranks(t, file),
     "newly-caught": (t, now, file) => !outranks(t, now) && outranks(t, file),
     "new-alarms": (t, now, file) => outranks(now, t) && !outranks(file, t),
-  };
+  });
   function rowsWhere(model, calls, test) {
     const rows = [];
     for (let row = 0; row < calls.length; row++) if (test(model.target[row], calls[row], model.calls[row])) rows.push(row);
@@ -381,6 +392,7 @@
   }
   // The gravest first, of many rows only as many as are shown: all rows of a pair (true, called) are equally grave.
   function gravest(model, calls, rows, most) {
+    const { size, gravity } = model.order;
     const pair = (row) => model.target[row] * size + calls[row], weight = (row) => gravity(model.target[row], calls[row]);
     const order = (one, two) => weight(two) - weight(one) || model.target[two] - model.target[one] || one - two;
     if (rows.length > 4 * most) {
@@ -390,23 +402,23 @@
     return rows.sort(order).slice(0, most);
   }
   function fill(table, model, calls, rows) {
-    const body = table.tBodies[0];
+    const body = table.tBodies[0], { classes } = model.order;
     body.replaceChildren(...gravest(model, calls, rows, state.more).map((row) => {
       const line = make("tr"), id = model.slides[row], name = make("td");
       // A name leads to the viewer, a picture to the page of the heatmap; without one, the name does.
-      const page = data.pages[id], viewer = model.view && `http://127.0.0.1:${data.port}/open#/slide/${data.keys[id]}${state.kappa[model.number] === null ? "" : `?kappa=${state.kappa[model.number]}`}`;
+      const page = model.pages[id], viewer = model.view && `http://127.0.0.1:${data.port}/open#/slide/${data.keys[id]}${state.kappa[model.number] === null ? "" : `?kappa=${state.kappa[model.number]}`}`;
       const linked = (content, address) => Object.assign(make("a", content), { href: address, target: "_blank", rel: "noopener" });
-      if (data.pictures[id]) {
+      if (model.pictures[id]) {
         const picture = make("img", undefined, "thumb"), link = linked("", page);
-        Object.assign(picture, { src: data.pictures[id], alt: `Heatmap of ${id}`, loading: "lazy" });
+        Object.assign(picture, { src: model.pictures[id], alt: `Heatmap of ${id}`, loading: "lazy" });
         link.append(picture);
         name.append(link);
       }
       name.append(viewer ? linked(id, viewer) : page ? linked(id, page) : id);
-      if (viewer && page && !data.pictures[id]) name.append(" ", linked("heatmap", page));
+      if (viewer && page && !model.pictures[id]) name.append(" ", linked("heatmap", page));
       if (model.networks) name.append(make("small", model.networks[row]));
-      const values = { patient: model.patients ? model.patients[row] : "–", true: data.classes[model.target[row]], called: data.classes[calls[row]],
-        "as decided": data.classes[model.calls[row]], "probability of the true class": model.probability ? fixed(model.probability[row] / 1000, 3) : "–" };
+      const values = { patient: model.patients ? model.patients[row] : "–", true: classes[model.target[row]], called: classes[calls[row]],
+        "as decided": classes[model.calls[row]], "probability of the true class": model.probability ? fixed(model.probability[row] / 1000, 3) : "–" };
       const heads = [...table.tHead.rows[0].cells].map((head) => head.textContent);
       const cells = heads.map((head, column) => (column ? make("td", values[head]) : name));
       cells.forEach((cell, column) => { cell.dataset.label = heads[column]; if (column < heads.length - 1) cell.className = "text"; });
@@ -434,9 +446,9 @@
     by("copy-view").querySelector("code").textContent = model.view;
     const { calls } = decisionOf(model);
     const filling = [];
-    for (const [kind, test] of Object.entries(kinds)) {
+    for (const [kind, test] of Object.entries(kinds(model.order))) {
       const rows = rowsWhere(model, calls, test), list = by(kind);
-      list.querySelector(".count").textContent = rows.length + (model.networks ? ` in ${model.meanOf} seeds` : "");
+      list.querySelector(".count").textContent = rows.length + (model.networks ? ` in ${model.mean_of} seeds` : "");
       if (list.open) filling.push([list.querySelector("table"), rows]);
     }
     if (state.cell) {
