@@ -328,7 +328,7 @@ def test_few_tiles_are_read_at_once_and_none_for_who_has_left(session, monkeypat
         done.append(1)
         return b"jpeg"
 
-    monkeypatch.setattr("pams_mil.view.app.tile_picture", slow)
+    monkeypatch.setattr(session, "tile", slow)
 
     class Asking:
         path_params = {"key": session.cases.keys[0], "level": "10", "column": "0", "row": "0"}  # noqa: RUF012

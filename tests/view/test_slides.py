@@ -24,8 +24,7 @@ from pams_mil.errors import BagError
 from pams_mil.view import shelf as shelf_module
 from pams_mil.view.app import Viewer
 from pams_mil.view.heat import Heat, HeatMaker
-from pams_mil.view.pyramid import TILE_PX, Pyramid
-from pams_mil.view.shelf import Shelf
+from pams_mil.view.shelf import TILE_PX, Pyramid, Shelf
 from pams_mil.wsi.slide import Slide
 
 

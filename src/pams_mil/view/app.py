@@ -23,7 +23,6 @@ from pams_mil.atomic import strict_json
 from pams_mil.errors import BagError, PamsError, SlideError
 from pams_mil.view.guard import Guard
 from pams_mil.view.heat import Heat
-from pams_mil.view.pictures import patch_picture, thumbnail_picture, tile_picture
 from pams_mil.view.session import HiddenError, Session
 from pams_mil.view.verdict_journal import ReviewError
 
@@ -118,18 +117,18 @@ class Viewer:
         level, column, line = (_number(request.path_params[name]) for name in ("level", "column", "row"))
         if level is None or column is None or line is None:
             return _missing("tile")
-        return await self._picture(request, lambda: tile_picture(self.session, row, level, column, line))
+        return await self._picture(request, lambda: self.session.tile(row, level, column, line))
 
     async def thumbnail(self, request: Request) -> Response:
         """The whole slide, small, with the heatmap unless it is hidden or missing."""
-        row, heat, call = self._row(request), None, None
+        row, heat = self._row(request), None
         if request.query_params.get("heat") == "1":
             async with self._thumbnail_seat:
                 if await request.is_disconnected():
                     return Response(status_code=499)
                 with suppress(BagError, HiddenError):
-                    heat, call = await self._heat_of(row), self.session.call_of(row)
-        return await self._picture(request, lambda: thumbnail_picture(self.session, row, heat, call))
+                    heat = await self._heat_of(row)
+        return await self._picture(request, lambda: self.session.thumbnail(row, heat))
 
     async def patch(self, request: Request) -> Response:
         """The picture of one tile of the features, by its number."""
@@ -137,7 +136,7 @@ class Viewer:
         if index is None:
             return _missing("tile")
         heat = await self._heat_of(row)
-        return await self._picture(request, lambda: patch_picture(self.session, row, heat, index))
+        return await self._picture(request, lambda: self.session.patch(row, heat, index))
 
     async def table(self, request: Request) -> Response:
         """reviews.csv as it is now."""

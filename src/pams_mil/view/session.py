@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from pams_mil.arrays import Ints
 from pams_mil.data.exposure import ROLES, Role
@@ -20,12 +21,15 @@ from pams_mil.evaluate.decisions.reveal import reveal
 from pams_mil.evaluate.decisions.worklist import order_worth
 from pams_mil.report.page import short_order
 from pams_mil.view.heat import Heat, HeatMaker
-from pams_mil.view.pyramid import OVERLAP_PX, TILE_PX, Pyramid
-from pams_mil.view.shelf import Shelf
+from pams_mil.view.shelf import OVERLAP_PX, THUMBNAIL_PX, TILE_PX, Pyramid, Shelf
 from pams_mil.view.verdict_journal import FACTS, Journal, refusing
 from pams_mil.view.worklist_cases import Cases
+from pams_mil.wsi.heatmap import encoded, overlay
+from pams_mil.wsi.physical_pixels import Overview, read_scaled
 
 MOST_KAPPA = 1e9
+PATCH_PX = 128
+MOST_PATCH_PX0 = 8192.0
 BADGES: Mapping[Role, str] = {
     "train": "training", "select": "choice of the epoch", "tune": "choice of the recipe",
     "calibrate": "probability calibration", "certify": "certificate",
@@ -82,13 +86,46 @@ class Session:
         self.journal.reveal([self.cases.slide_ids[row]])
         return self._heat.of(self.cases.slide_ids[row])
 
-    def call_of(self, row: int) -> int | None:
-        """What a slide is called as predicted, for whoever may know."""
-        return None if self.hides(row) else int(self._cases.predicted[row])
-
     def pyramid(self, row: int) -> Pyramid:
         """The Deep Zoom levels of a slide without a picture: as large as its tiles reach."""
         return Pyramid(*self._heat.of(self.cases.slide_ids[row]).extent)
+
+    def tile(self, row: int, level: int, column: int, line: int) -> bytes | None:
+        """A tile as JPEG; of a slide without a picture, white under its heatmap; None where there is no such tile."""
+        try:
+            shown = self.shelf.use(row)
+        except SlideError:
+            box = self.pyramid(row).tile(level, column, line)
+            return None if box is None else encoded(Image.new("RGB", (box.width, box.height), "white"), "JPEG")
+        box = shown.pyramid.tile(level, column, line)
+        return None if box is None else shown.tile(box)
+
+    def thumbnail(self, row: int, heat: Heat | None) -> bytes:
+        """The slide at most 320 pixels long, with the heat for its call if given; without a picture, on white."""
+        if self.shelf.has(row):
+            overview = self.shelf.use(row).thumbnail()
+        elif heat is None:
+            raise BagError("There is neither a slide nor tiles to show.")
+        else:
+            width, height = heat.extent
+            scale = max(1.0, max(width, height) / THUMBNAIL_PX)
+            shape = (max(1, round(height / scale)), max(1, round(width / scale)), 3)
+            overview = Overview(np.full(shape, 255, np.uint8), scale)
+        pixels = overview.pixels
+        if heat is not None:
+            colors, shades = heat.shades(int(self._cases.predicted[row]))
+            pixels = overlay(overview, heat, shades, colors=colors, opacity=0.6)
+        return encoded(Image.fromarray(pixels), "JPEG")
+
+    def patch(self, row: int, heat: Heat, index: int) -> bytes | None:
+        """One tile of the features as the slide shows it; None where there is no such tile."""
+        if not 0 <= index < len(heat.coords_px0):
+            return None
+        if heat.tile_px0 > MOST_PATCH_PX0:
+            raise BagError("The tiles of this slide are too large for small pictures.")
+        x, y = heat.coords_px0[index].tolist()
+        shown = self.shelf.use(row)
+        return shown.jpeg(read_scaled(shown.slide, x, y, heat.tile_px0 / PATCH_PX, PATCH_PX, PATCH_PX))
 
     def overview(self) -> dict[str, Any]:
         """What does not change while the server runs."""
