@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -77,20 +77,20 @@ class Bag:
                 f"A bag needs at least one tile and one feature, found shape {shape}. "
                 "Was no tissue found on the slide? Leave such slides out of the manifest."
             )
-        for name, coords in self.coords():
+        for unit, coords in self.coords().items():
             if coords.dtype.kind not in "fiu":
-                raise BagError(f"{name} must be numbers, found {coords.dtype}. Extract the slide again.")
+                raise BagError(f"coords_{unit} must be numbers, found {coords.dtype}. Extract the slide again.")
             if coords.shape != (shape[0], 2):
                 raise BagError(
-                    f"{name} must be [n, 2] with n = {shape[0]} like the features, found {list(coords.shape)}. "
+                    f"coords_{unit} must be [n, 2] with n = {shape[0]} like the features, found {list(coords.shape)}. "
                     "The file was probably cut short while it was written; extract the slide again."
                 )
 
-    def coords(self) -> Iterator[tuple[str, AnyArray]]:
-        """The coordinates that the bag has, by name."""
-        for name in ("coords_px0", "coords_um"):
-            if (coords := getattr(self, name)) is not None:
-                yield name, coords
+    def coords(self) -> dict[str, AnyArray]:
+        """The coordinates that the bag has, by their unit."""
+        return {
+            unit: coords for unit, coords in (("px0", self.coords_px0), ("um", self.coords_um)) if coords is not None
+        }
 
     @property
     def num_instances(self) -> int:
@@ -167,11 +167,11 @@ def check_values(bag: Bag, name: str) -> None:
 
     Norms, variances and similarities are computed in float32, so the sum of a row's squares must not overflow there.
     """
-    for unit, coords in bag.coords():
+    for unit, coords in bag.coords().items():
         if coords.dtype.kind == "f" and not all_finite(coords):
             row = int(np.flatnonzero(~np.isfinite(coords).all(1))[0])
             raise BagError(
-                f"{name} has {unit} that are not finite numbers, first {coords[row].tolist()} in row {row}. "
+                f"{name} has coords_{unit} that are not finite numbers, first {coords[row].tolist()} in row {row}. "
                 "Extract the slide again."
             )
     # The usual case in one pass: |row| <= max |value| sqrt(d), so a small maximum clears all rows at once.

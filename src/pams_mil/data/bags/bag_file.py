@@ -42,35 +42,22 @@ def write_bag(path: Path | str, bag: Bag, *, attributes: Mapping[str, str] | Non
             if any(file.attrs[name] != value for name, value in further.items()):
                 raise damaged(temporary, "an attribute is not what was written")
 
+    unit, coords = next(iter(bag.coords().items()), ("none", None))
+    info = bag.info.to_json()
+    header = {"version": VERSION, "digest": digest, "shape": list(bag.features.shape), "coords": unit, "info": info}
     # HDF5 can crash the process when a disk is full, so it writes to memory and plain code writes to disk.
     memory = io.BytesIO()
     with h5py.File(memory, "w", libver="v108") as file:
-        _fill(file, bag, digest)
-        file.attrs.update(further)
+        file.attrs.update({FILE_MARK: json.dumps(header), **further})
+        # Twice, on file and dataset: if one mark is lost, the other still says that the file is ours and must verify.
+        # And what the header says again as plain attributes, for other tools; our own reader trusts the header alone.
+        plain = {name: value for name, value in info.items() if value is not None and name != "layout"}
+        _dataset(file, "features", bag.features).attrs.update({DATASET_MARK: digest, **plain})
+        if coords is not None:
+            _dataset(file, "coords", coords).attrs["unit"] = unit
     with atomic.replacing(path, verify=verify) as temporary, temporary.open("wb") as out:
         out.write(memory.getbuffer())
     return digest
-
-
-def _fill(file: h5py.File, bag: Bag, digest: str) -> None:
-    header = {
-        "version": VERSION,
-        "digest": digest,
-        "shape": list(bag.features.shape),
-        "coords": _unit(bag),
-        "info": bag.info.to_json(),
-    }
-    file.attrs[FILE_MARK] = json.dumps(header)
-    features = _dataset(file, "features", bag.features)
-    # Twice, on file and dataset: if one mark is lost, the other still says that the file is ours and must verify.
-    features.attrs[DATASET_MARK] = digest
-    # Again as plain attributes, for other tools; our own reader trusts the header alone.
-    for name, value in bag.info.to_json().items():
-        if value is not None and name != "layout":
-            features.attrs[name] = value
-    coords = bag.coords_px0 if bag.coords_px0 is not None else bag.coords_um
-    if coords is not None:
-        _dataset(file, "coords", coords).attrs["unit"] = _unit(bag)
 
 
 def _dataset(file: h5py.File, name: str, values: AnyArray) -> h5py.Dataset:
@@ -78,12 +65,6 @@ def _dataset(file: h5py.File, name: str, values: AnyArray) -> h5py.Dataset:
     # Whole rows, about 256 KiB of them: one checksum each.
     rows = min(values.shape[0], max(1, _CHUNK_BYTES // row_bytes))
     return file.create_dataset(name, data=values, chunks=(rows, values.shape[1]), fletcher32=True)
-
-
-def _unit(bag: Bag) -> str:
-    if bag.coords_px0 is not None:
-        return "px0"
-    return "um" if bag.coords_um is not None else "none"
 
 
 def read_marked(file: h5py.File, path: Path, *, verify: bool = True) -> Bag:
@@ -96,23 +77,15 @@ def read_marked(file: h5py.File, path: Path, *, verify: bool = True) -> Bag:
                 f"{path} was written by a later PAMS (bag version {header['version']}, this one reads {VERSION}); "
                 "update PAMS to read it."
             )
-        features = file["features"][()]
-        coords = file["coords"][()] if header["coords"] != "none" else None
-        bag = Bag(
-            features=features,
-            coords_px0=coords if header["coords"] == "px0" else None,
-            coords_um=coords if header["coords"] == "um" else None,
-            info=BagInfo.from_json({**header["info"], "layout": "pams"}),
-        )
+        coords = {} if header["coords"] == "none" else {f"coords_{header['coords']}": file["coords"][()]}
+        bag = Bag(file["features"][()], info=BagInfo.from_json({**header["info"], "layout": "pams"}), **coords)
     except BagError:
         raise
     except Exception as error:  # damaged HDF5 raises OSError, KeyError, ValueError, TypeError and more
         raise damaged(path, str(error)) from error
     # Cheap checks are made even without `verify`.
-    if list(features.shape) != header["shape"] or second != header["digest"]:
+    if list(bag.features.shape) != header["shape"] or second != header["digest"]:
         raise damaged(path, "its header does not match its features")
-    if header["coords"] not in ("px0", "um", "none"):
-        raise damaged(path, f"its coordinates are in the unknown unit {header['coords']!r}")
     if verify and bag.digest != header["digest"]:
         raise damaged(path, "its content does not match its digest")
     return bag

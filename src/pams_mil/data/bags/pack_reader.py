@@ -133,8 +133,8 @@ class Pack:
             raise BagError(
                 f"Slide {slide_id!r} is damaged in {shard.path}: its checksum differs. Pack the cohort again."
             )
-        coords = dict.fromkeys([note.coords_unit], arrays[-1])
-        bag = Bag(arrays[0], coords.get("px0"), shard.infos[note.info], coords.get("um"))
+        coords = {f"coords_{note.coords_unit}": arrays[-1]} if note.coords_unit else {}
+        bag = Bag(arrays[0], info=shard.infos[note.info], **coords)
         if verify:
             check_values(bag, f"Slide {slide_id!r} of {self.path}")
         return bag

@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -177,10 +177,9 @@ def _shard(path: Path, sources: Sequence[PackSource], *, dtype: np.dtype[Any] | 
         # Mapped: the file's own pages serve as the bag's memory until the shard is written.
         bag = _converted(read_bag(source.path, mapped=True), source, dtype)
         name, features = names[source.slide_id], _little(bag.features)
-        arrays, unit = {f"{name}.features": features}, ""
-        for kind, coords in (("um", bag.coords_um), ("px0", bag.coords_px0)):
-            if coords is not None:
-                arrays[f"{name}.coords"], unit = _little(coords), kind
+        arrays, unit = {f"{name}.features": features}, next(iter(bag.coords()), "")
+        if unit:
+            arrays[f"{name}.coords"] = _little(bag.coords()[unit])
         info, checksum = infos.setdefault(bag.info, len(infos)), checksum_of(arrays.values())
         stated = (source.slide_id, name, features.shape, features.dtype.str)
         notes.append(BagNote(*stated, unit, info, checksum, source.fingerprint))
@@ -209,7 +208,7 @@ def _converted(bag: Bag, source: PackSource, dtype: np.dtype[Any] | None) -> Bag
         features = bag.features.astype(dtype)
     if not all_finite(features):
         raise BagError(f"{source.path} has values beyond the range of {dtype.name}; pack it with --dtype keep.")
-    return Bag(features, bag.coords_px0, bag.info, bag.coords_um)
+    return replace(bag, features=features)
 
 
 def _compare(temporary: Path, notes: Sequence[BagNote]) -> None:

@@ -126,12 +126,11 @@ def _read_foreign(
     if "augmented" in names and not {"tile_size_um", "unit"} & set(attributes):
         attributes, coords = _early_stamp(attributes, coords)
     in_microns = attributes.get("unit") == "um" or "tile_size_um" in attributes
-    return Bag(
-        features=as_rows(read_dataset(features, path, mapped=mapped)),
-        coords_px0=None if in_microns else coords,
-        coords_um=coords if in_microns else None,
-        info=_info(attributes, layout=_layout(names, attributes) + whole),
+    rows, info = (
+        as_rows(read_dataset(features, path, mapped=mapped)),
+        _info(attributes, _layout(names, attributes) + whole),
     )
+    return Bag(rows, info=info, **{"coords_um" if in_microns else "coords_px0": coords})
 
 
 def _early_stamp(attributes: dict[str, Any], coords: AnyArray | None) -> tuple[dict[str, Any], AnyArray | None]:
@@ -166,7 +165,7 @@ def _layout(names: set[str], attributes: dict[str, Any]) -> str:
     return "clam" if {"features", "coords"} <= names else "h5"
 
 
-def _info(attributes: dict[str, Any], *, layout: str) -> BagInfo:
+def _info(attributes: dict[str, Any], layout: str) -> BagInfo:
     tile_px = positive(attributes, "tile_px", "tile_size_px", "patch_size")
     tile_um = positive(attributes, "tile_size_um")
     # The first files of STAMP 2 call the size in microns `tile_size`, which is pixels elsewhere.
