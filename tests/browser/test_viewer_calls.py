@@ -228,14 +228,14 @@ def test_the_first_layer_is_the_evidence_for_the_call(serve):
     layers |= {f"evidence grade {name}": ("sign", np.eye(64)[place]) for name, place in (("none", 0), ("severe", 9))}
     heat = Heat(plain.coords_px0, plain.tile_px0, layers, {0: "evidence grade none", 2: "evidence grade severe"})
     for slide in session.cases.slide_ids:
-        session._heat._keep(slide, heat)
+        session._heat.keep(slide, heat)
     open_case(page)  # s-3, called severe
     shown = "document.querySelector('#layer').selectedOptions[0].textContent"
-    assert page.js(shown) == "evidence grade severe"
+    assert page.js(shown) == "evidence for severe"
     alpha = "document.querySelector('.heat-canvas').getContext('2d').getImageData(0, 0, 8, 8).data[4 * i + 3]"
     page.wait(f"(i => {alpha} > 0)(9)")
     assert page.js(f"[...Array(64).keys()].filter(i => {alpha} > 0)") == [9]  # what says nothing hides no tissue
-    for kappa, layer in (("0.01", "evidence grade none"), ("9", "evidence grade severe")):
+    for kappa, layer in (("0.01", "evidence for none"), ("9", "evidence for severe")):
         page.choose("#kappa", kappa)
         page.wait(f"{shown} === {layer!r}")
     page.choose("#layer", "0")
@@ -245,10 +245,10 @@ def test_the_first_layer_is_the_evidence_for_the_call(serve):
 
 def test_moving_through_the_list_keeps_its_rows(serve, monkeypatch):
     """A step marks two rows, and a new operating point loads no picture again; until one is there, a placeholder is."""
-    from pams_mil.view import app
+    from pams_mil.view.session import Session
 
-    release, before = threading.Event(), app.thumbnail_picture
-    monkeypatch.setattr(app, "thumbnail_picture", lambda *given: release.wait(60) and before(*given))
+    release, before = threading.Event(), Session.thumbnail
+    monkeypatch.setattr(Session, "thumbnail", lambda *given: release.wait(60) and before(*given))
     page, _ = serve()
     assert page.js("document.querySelectorAll('.thumb.waiting').length") == 3
     release.set()

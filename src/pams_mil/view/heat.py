@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import struct
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import h5py
 import matplotlib
@@ -25,7 +24,7 @@ from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.bags.store import FeatureFolder
 from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.errors import BagError
-from pams_mil.wsi.heatmap import Heatmap, Region, geojson_pieces, ranked, symmetric
+from pams_mil.wsi.heatmap import Heatmap, ranked, symmetric
 
 if TYPE_CHECKING:
     from pams_mil.engine.prediction.predict import LoadedRun
@@ -96,19 +95,6 @@ class Heat(Heatmap):
         """Memory of the values."""
         return int(self.coords_px0.nbytes + sum(values.nbytes for _, values in self.layers.values()))
 
-    @staticmethod
-    def geojson(heat: Heat | None, marked: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Iterator[str]:
-        """For QuPath: regions as annotations, colored by class, and tiles with their values."""
-        regions = []
-        for mark in marked:
-            x, y, width, height = mark["box"]
-            color = class_color(names.index(mark["class"]), len(names))
-            regions.append(Region(x, y, width, height, mark["class"], color))
-        if heat is None:
-            return geojson_pieces(None, {}, regions)
-        values = {name: values for name, (kind, values) in heat.layers.items() if kind != "flat"}
-        return geojson_pieces(heat, values, regions)
-
 
 def class_color(index: int, classes: int) -> tuple[int, int, int]:
     """A color from calm (least urgent) to alarming.
@@ -133,7 +119,7 @@ class HeatMaker:
     """Microns per level-0 pixel of a slide, where its file says: some tools store the places of tiles in microns."""
 
     def __post_init__(self) -> None:
-        self._kept: OrderedDict[str, Heat] = OrderedDict()
+        self._kept: dict[str, Heat] = {}  # the one used last comes last
         self._guard = threading.Lock()
         self._making = threading.Lock()
         self._folder = FeatureFolder(self.features) if self.features is not None and self.features.is_dir() else None
@@ -141,29 +127,26 @@ class HeatMaker:
 
     def of(self, slide_id: str) -> Heat:
         """The layers of a slide; a BagError says what is missing."""
-        heat = self.ready(slide_id)
-        if heat is not None:
+        if (heat := self.ready(slide_id)) is not None:
             return heat
         with self._making:  # one at a time: a model may need much memory
-            heat = self.ready(slide_id)  # whoever was before us may have computed this very slide
-            if heat is None:
-                heat = self._computed(slide_id)
-                self._keep(slide_id, heat)
-        return heat
+            # Whoever was before us may have computed this very slide.
+            return self.ready(slide_id) or self.keep(slide_id, self._computed(slide_id))
 
     def ready(self, slide_id: str) -> Heat | None:
         """The layers of a slide, if they need not be computed."""
         with self._guard:
             if slide_id in self._kept:
-                self._kept.move_to_end(slide_id)
+                self._kept[slide_id] = self._kept.pop(slide_id)
             return self._kept.get(slide_id)
 
-    def _keep(self, slide_id: str, heat: Heat) -> None:
+    def keep(self, slide_id: str, heat: Heat) -> Heat:
+        """The layers, kept as long as there is room."""
         with self._guard:
             self._kept[slide_id] = heat
-            total = sum(one.nbytes for one in self._kept.values())
-            while total > MOST_BYTES and len(self._kept) > 1:
-                total -= self._kept.popitem(last=False)[1].nbytes
+            while len(self._kept) > 1 and sum(one.nbytes for one in self._kept.values()) > MOST_BYTES:
+                del self._kept[next(iter(self._kept))]
+        return heat
 
     def _computed(self, slide_id: str) -> Heat:
         if self.reads_cases:
@@ -202,9 +185,9 @@ class HeatMaker:
         from pams_mil.models.core.batch import BagBatch  # noqa: PLC0415
 
         features = torch.from_numpy(np.array(bag.features, np.float32))
-        layers: list[list[TileLayer]] = []
         for run in self.runs:
             OriginCheck(run.spec.origin, whose=f"the run {run.path.name}")(slide_id, feature_origin(bag))
+        layers: list[list[TileLayer]] = []
         learners = [run.learner for run in self.runs]
         predictions = infer_batch(learners, BagBatch.single(features, slide_id), attention=True)
         for learner, prediction in zip(learners, predictions, strict=True):

@@ -8,6 +8,7 @@ that the reader was shown them. A route that is added later can hand out nothing
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -20,11 +21,11 @@ from pams_mil.errors import BagError, PamsError, PredictionsError, SlideError, r
 from pams_mil.evaluate.decisions.reveal import reveal
 from pams_mil.evaluate.decisions.worklist import order_worth
 from pams_mil.report.page import short_order
-from pams_mil.view.heat import Heat, HeatMaker
+from pams_mil.view.heat import Heat, HeatMaker, class_color
 from pams_mil.view.shelf import OVERLAP_PX, THUMBNAIL_PX, TILE_PX, Pyramid, Shelf
 from pams_mil.view.verdict_journal import FACTS, Journal, refusing
 from pams_mil.view.worklist_cases import Cases
-from pams_mil.wsi.heatmap import encoded, overlay
+from pams_mil.wsi.heatmap import Region, encoded, geojson_pieces, overlay
 from pams_mil.wsi.physical_pixels import Overview, read_scaled
 
 MOST_KAPPA = 1e9
@@ -278,11 +279,17 @@ class Session:
 
     def geojson(self, row: int) -> Iterator[str]:
         """Marked regions as annotations and, unless they are hidden or missing, tiles with their values, for QuPath."""
-        try:
+        heat: Heat | None = None
+        with suppress(BagError, HiddenError):
             heat = self.heat_of(row)
-        except (BagError, HiddenError):
-            heat = None
-        return Heat.geojson(heat, self.journal.regions.get(self.cases.slide_ids[row], []), self.cases.hierarchy.names())
+        names = self.cases.hierarchy.names()
+        regions = [
+            Region(*mark["box"], label=mark["class"], color=class_color(names.index(mark["class"]), len(names)))
+            for mark in self.journal.regions.get(self.cases.slide_ids[row], [])
+        ]
+        layers = {} if heat is None else heat.layers
+        values = {name: values for name, (kind, values) in layers.items() if kind != "flat"}
+        return geojson_pieces(heat, values, regions)
 
     def _with(self, *more: int) -> tuple[Ints, Cases]:
         rows = np.array([row for row in range(len(self.cases)) if row in more or not self.hides(row)], np.int64)

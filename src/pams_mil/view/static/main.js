@@ -56,7 +56,8 @@ async function readReviews() {
 function count() {
   const done = [...state.reviews.values()].filter((one) => one.verdict && one.verdict !== "defer").length;
   const { reviewer, cases, blind } = state.overview;
-  $("#counts").textContent = `${done.toLocaleString("en")} of ${cases.toLocaleString("en")} read by ${reviewer}${blind ? " · blind" : ""}`;
+  const [read, all] = [done.toLocaleString("en"), cases.toLocaleString("en")];
+  $("#counts").replaceChildren(make("span", { class: "long" }, `${read} of ${all} read by ${reviewer}${blind ? " · blind" : ""}`), make("span", { class: "short" }, `${read} / ${all}`));
 }
 
 async function refresh() {

@@ -113,7 +113,7 @@ export class SlideView {
     const { width, height, top, tile_px: tile, overlap_px: overlap } = this.info;
     const least = Math.max(0, top - Math.max(0, Math.ceil(Math.log2(Math.max(width, height) / 256))));
     this.viewer = OpenSeadragon({
-      element: $("#osd"), showNavigationControl: false, showNavigator: true, navigatorPosition: "BOTTOM_RIGHT", navigatorAutoFade: false, drawer: "canvas",
+      element: $("#osd"), showNavigationControl: false, showNavigator: innerWidth > 760, navigatorPosition: "BOTTOM_RIGHT", navigatorAutoFade: false, drawer: "canvas",
       navigatorSizeRatio: 0.16, navigatorDisplayRegionColor: "#1f6fb2", animationTime: 0.6, maxZoomPixelRatio: 4, visibilityRatio: 0.3, crossOriginPolicy: false,
       imageLoaderLimit: 6, maxImageCacheCount: 400, gestureSettingsMouse: { clickToZoom: false }, keyboardNavEnabled: false,
       tileSources: { width, height, tileSize: tile, tileOverlap: overlap, minLevel: least, maxLevel: top, getTileUrl: (level, x, y) => `/tile/${key}/${level}/${x}/${y}` },
@@ -273,7 +273,9 @@ export class SlideView {
     if (!this.heat) return;
     this.showProblem(null);
     const { layers } = this.heat;
-    $("#layer").replaceChildren(...layers.map((layer, index) => make("option", { value: index }, layer.name)));
+    // The finest classes as people read them; other levels by the name of their layer.
+    const shown = new Map(Object.entries(this.heat.evidence).map(([index, name]) => [name, `evidence for ${this.overview.classes[index].shown}`]));
+    $("#layer").replaceChildren(...layers.map((layer, index) => make("option", { value: index }, shown.get(layer.name) ?? layer.name)));
     // First the evidence for the call; without it attention.
     const attention = layers.reduce((last, layer, index) => (layer.kind === "rank" ? index : last), 0);
     const evidence = layers.findIndex((layer) => layer.name === this.heat.evidence[this.cases.call[this.row]]);
