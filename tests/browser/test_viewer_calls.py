@@ -142,7 +142,7 @@ def test_the_agreement_of_runs_follows_the_operating_point(serve, cohort, tmp_pa
         calls = [
             decision_path(one.probabilities, tree).calls(1.0 if kappa is None else kappa) for one in (first, other)
         ]
-        expected = agreement(calls, cases.call if kappa is None else cases.path.calls(kappa))
+        expected = agreement(calls, cases.predicted if kappa is None else cases.path.calls(kappa))
         told = dict(page.js(shown))
         assert [told[str(row)] if str(row) in told else told[row] for row in range(3)] == [
             f"{100 * share:.0f} %" for share in expected

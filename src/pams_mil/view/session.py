@@ -283,10 +283,11 @@ class Session:
         with suppress(BagError, HiddenError):
             heat = self.heat_of(row)
         names = self.cases.hierarchy.names()
-        regions = [
-            Region(*mark["box"], label=mark["class"], color=class_color(names.index(mark["class"]), len(names)))
-            for mark in self.journal.regions.get(self.cases.slide_ids[row], [])
-        ]
+        regions = []
+        for mark in self.journal.regions.get(self.cases.slide_ids[row], []):
+            x, y, width, height = mark["box"]
+            color = class_color(names.index(mark["class"]), len(names))
+            regions.append(Region(x, y, width, height, mark["class"], color))
         layers = {} if heat is None else heat.layers
         values = {name: values for name, (kind, values) in layers.items() if kind != "flat"}
         return geojson_pieces(heat, values, regions)
