@@ -170,7 +170,7 @@ def smallest_kappa(curve: LossCurve, alpha: float, guarantee: Guarantee) -> floa
     >>> smallest_kappa(curve, 0.01, Guarantee()) is None
     True
     """
-    kappas = curve.candidates()
+    kappas = np.unique(np.concatenate(([0.0], curve.kappa, [np.inf])))  # between them nothing changes
     accepted = guarantee.accepts(curve.total(kappas), curve, alpha)
     return float(kappas[np.argmax(accepted)]) if accepted.any() else None
 

@@ -143,6 +143,7 @@ def certify(
     # A smaller κ only raises fewer false alarms, and the lower call must not lie above the upper one.
     low = None if low is None else min(low, kappa)
     counted = slides.as_unit(unit)
+    whose = counted.patient
     return Certificate(
         hierarchy=hierarchy,
         kappa=kappa,
@@ -156,8 +157,8 @@ def certify(
         certified_call=rates(slides, kappa, unit),
         review=None if low is None else counted.share(counted.called_before(low) < counted.called(kappa)),
         boundaries=tuple(
-            BoundaryLimit(name, curve.n, certainty.smallest_alpha(curve))
-            for name, curve in ((name, slides.miss_losses(unit, rank)) for name, rank in boundaries(hierarchy))
+            BoundaryLimit(name, n, certainty.smallest_alpha(LossCurve.of([], [], [], np.ones(n))))
+            for name, n in ((name, len(np.unique(whose[counted.rank >= rank]))) for name, rank in boundaries(hierarchy))
         ),
         reservations=(*marks, *_own_reservations(views, prevalence)),
         notes=(*(note for note in admitted if note not in marks), *notes, *_own_notes(bounds, certainty)),

@@ -157,8 +157,7 @@ class LossCurve:
         kappa: [s] where the steps are, ascending.
         drop: [s] how much each takes away, above 0.
         patient: [s] whose step it is, 0 to n - 1.
-        n: Patients, those without any step included.
-        weight: [n] of each patient in the mean.
+        weight: [n] of each patient in the mean, those without any step included.
         worst: The largest loss, and weight, of one more patient.
         zero_one: Every patient loses 1 or nothing, here and wherever the bound is to hold, so misses can be counted.
     """
@@ -166,7 +165,6 @@ class LossCurve:
     kappa: Array
     drop: Array
     patient: Ints
-    n: int
     weight: Array
     worst: float = 1.0
     zero_one: bool = False
@@ -192,7 +190,7 @@ class LossCurve:
         used = np.flatnonzero(d > 0)
         # Ascending, so that what is lost at κ is a sum over the end of the list.
         order = used[np.argsort(k[used], kind="stable")]
-        return cls(k[order], d[order], p[order], len(w), w, worst, zero_one)
+        return cls(k[order], d[order], p[order], w, worst, zero_one)
 
     @classmethod
     def of_rows(cls, kappa: Array, patient: Ints, unit: Unit) -> LossCurve:
@@ -201,6 +199,11 @@ class LossCurve:
         who, patient = np.unique(patient, return_inverse=True)
         slides = np.bincount(patient, minlength=len(who)).astype(np.float64)
         return cls.of(kappa, 1.0 / slides[patient], patient, np.ones(len(who)), zero_one=unit == "case")
+
+    @property
+    def n(self) -> int:
+        """How many patients."""
+        return len(self.weight)
 
     @property
     def mass(self) -> float:
@@ -227,10 +230,6 @@ class LossCurve:
         np.add.at(loss, self.patient[beyond], self.drop[beyond])
         # thirds and the like may sum to a rounding above 1
         return np.minimum(loss, self.worst)
-
-    def candidates(self) -> Array:
-        """0, every κ where something changes, and ∞, ascending: between them nothing changes."""
-        return np.unique(np.concatenate(([0.0], self.kappa, [np.inf])))
 
     def mean(self, kappa: float) -> float:
         """The observed loss at κ, per unit of weight; NaN without patients."""

@@ -318,7 +318,7 @@ def reveal_reviews(
         raise PredictionsError(f"{predictions} has no probabilities, so what a call would cost is not known.")
     row_of = {slide: row for row, slide in enumerate(model.slide_ids)}
     patient_of = model.patient_ids or model.slide_ids
-    rows, verdicts, blind, kappas, calls = [], [], [], [], []
+    read: list[tuple[int, int, bool, float, int]] = []
     for path in reviews:
         table = read_table(path)
         missing = [name for name in ("slide_id", "reader_class") if name not in table]
@@ -335,16 +335,15 @@ def reveal_reviews(
         for number, (slide, label) in enumerate(zip(table["slide_id"], table["reader_class"], strict=True)):
             if label:
                 call, was_blind, stated = (table[name][number].strip() if name in table else "" for name in _SCREEN)
-                rows.append(row_of[slide])
-                verdicts.append(hierarchy.index(label))
-                blind.append(was_blind.lower() == "yes")
-                kappas.append(_stated_kappa(stated, kappa, f"{path}, slide {slide!r}"))
-                calls.append(hierarchy.index(call) if call else -1)
-    if not rows:
+                at = _stated_kappa(stated, kappa, f"{path}, slide {slide!r}")
+                index = hierarchy.index
+                read.append((row_of[slide], index(label), was_blind.lower() == "yes", at, index(call) if call else -1))
+    if not read:
         raise PredictionsError(f"{listing([str(path) for path in reviews])} hold no verdict with a class.")
+    rows, verdicts, blind, kappas, calls = map(list, zip(*read, strict=True))
     return reveal(
-        model.probabilities[rows], np.array(verdicts), hierarchy, patients=[patient_of[row] for row in rows],
-        blind=np.array(blind), kappa=kappas, calls=calls if min(calls) >= 0 else None,
+        model.probabilities[rows], verdicts, hierarchy, patients=[patient_of[row] for row in rows], blind=blind,
+        kappa=kappas, calls=calls if min(calls) >= 0 else None,
     )  # fmt: skip
 
 
