@@ -12,6 +12,7 @@ changes.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -36,6 +37,7 @@ from pams_mil.evaluate.predictions.predictions import Predictions, write_predict
 from pams_mil.experiments.paper import FOLDER, Study, paper_table
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.probability import OrderedProbabilities, expected_class_of_errors
+from pams_mil.metrics.reduce import divide
 from pams_mil.report import svg
 from pams_mil.report.bench import Entry, summarize
 from pams_mil.report.bench_page import Further
@@ -113,9 +115,8 @@ def expected_classes(entries: Sequence[Entry]) -> dict[str, list[float]]:
             if run.probabilities is not None
         ]
         # A loss without mistakes in a class has no mean there; the other seeds still count.
-        known = ~np.isnan(per_seed)
-        sums = np.where(known, per_seed, 0.0).sum(0)
-        means[entry.method] = [float(s / n) if n else float("nan") for s, n in zip(sums, known.sum(0), strict=True)]
+        known = (~np.isnan(per_seed)).sum(axis=0)
+        means[entry.method] = divide(np.nansum(per_seed, axis=0), known).tolist()
     return means
 
 
@@ -233,26 +234,23 @@ def _predict(model: nn.Module, images: Tensor, batch_size: int) -> npt.NDArray[n
     return torch.cat(logits).numpy()
 
 
+def _convolution(channels_in: int, channels_out: int, size: int, stride: int) -> list[nn.Module]:
+    padding = size // 2
+    return [nn.Conv2d(channels_in, channels_out, size, stride, padding, bias=False), nn.BatchNorm2d(channels_out)]
+
+
 class ImageResidualBlock(nn.Module):
     """relu(shortcut(x) + F(x))."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
-        self.residual = nn.Sequential(
-            nn.Conv2d(channels_in, channels_out, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(channels_out),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(channels_out, channels_out, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(channels_out),
+        first, second = (
+            _convolution(channels_in, channels_out, 3, stride),
+            _convolution(channels_out, channels_out, 3, 1),
         )
+        self.residual = nn.Sequential(*first, nn.ReLU(inplace=True), *second)
         same = stride == 1 and channels_in == channels_out
-        self.shortcut = (
-            nn.Identity()
-            if same
-            else nn.Sequential(
-                nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out)
-            )
-        )
+        self.shortcut = nn.Sequential(*([] if same else _convolution(channels_in, channels_out, 1, stride)))
 
     def forward(self, x: Tensor) -> Tensor:
         """[b, c, h, w] to [b, c', h / stride, w / stride]."""
@@ -265,19 +263,16 @@ def resnet18(num_classes: int) -> nn.Module:
     >>> sum(p.numel() for p in resnet18(1000).parameters())
     11689512
     """
-    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
-    widths = (64, 64, 128, 256, 512)
-    blocks: list[nn.Module] = []
-    for stage in range(4):
-        blocks.append(ImageResidualBlock(widths[stage], widths[stage + 1], stride=1 if stage == 0 else 2))
-        blocks.append(ImageResidualBlock(widths[stage + 1], widths[stage + 1], stride=1))
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, num_classes)]
-    return nn.Sequential(*stem, *blocks, *head)
+    layers = [*_convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+    for before, width in itertools.pairwise((64, 64, 128, 256, 512)):
+        layers.append(ImageResidualBlock(before, width, stride=1 if before == width else 2))
+        layers.append(ImageResidualBlock(width, width, stride=1))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, num_classes))
 
 
 def small_network(num_classes: int) -> nn.Module:
     """Three strided convolutions, for runs of minutes on a CPU."""
     layers: list[nn.Module] = []
     for channels_in, channels_out in ((3, 32), (32, 64), (64, 128)):
-        layers += [nn.Conv2d(channels_in, channels_out, 3, 2, 1, bias=False), nn.BatchNorm2d(channels_out), nn.ReLU()]
+        layers += [*_convolution(channels_in, channels_out, 3, 2), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, num_classes))

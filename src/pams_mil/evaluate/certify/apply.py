@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Array, Bools, Ints
-from pams_mil.class_checks import SEPARATOR, names_by_rank
-from pams_mil.data.finding_labels import set_label
+from pams_mil.class_checks import names_by_rank
+from pams_mil.data.finding_labels import joined_names, set_label
 from pams_mil.errors import counted, listing
 from pams_mil.evaluate.certify.certificate import Certificate
 from pams_mil.evaluate.certify.miss_losses import SlideReach, by_patient, rank_index, rank_reach
@@ -73,10 +73,10 @@ class CertifiedCalls:
         def at_most(calls: tuple[int, ...]) -> str:
             """What is at most as urgent as the call in one of the orders: a set that grows with κ."""
             reached = ranks <= ranks[np.arange(len(ranks)), calls][:, None]
-            return _joined(names[one] for one in np.flatnonzero(reached.any(axis=0)))
+            return joined_names(np.flatnonzero(reached.any(axis=0)), self.hierarchy)
 
         def named(calls: Iterable[tuple[int, ...]]) -> list[str]:
-            return [_joined(names[call] for call in sorted(set(each))) for each in calls]
+            return [joined_names(sorted(set(each)), self.hierarchy) for each in calls]
 
         possible = {calls: at_most(calls) for calls in set(by_order)}
         columns = {
@@ -153,7 +153,3 @@ def apply_certificate(
     )
     notes = (note,) if lacking else ()
     return CertifiedCalls(hierarchy, np.stack(slide), np.stack(call), low, withheld, notes, sets)
-
-
-def _joined(names: Iterable[str]) -> str:
-    return f"{SEPARATOR} ".join(names)

@@ -37,7 +37,6 @@ import numpy.typing as npt
 from scipy import special
 
 from pams_mil.arrays import Array, Bools, Ints
-from pams_mil.data.exposure import Roles
 from pams_mil.errors import ParameterError, PredictionsError
 from pams_mil.evaluate.certify.bounds import Bound, Guarantee, clopper_pearson, hoeffding_bentkus
 from pams_mil.evaluate.certify.certificate import Certificate
@@ -66,7 +65,6 @@ class BoundCheck:
         limit: The miss rate up to which calibration sampling error explains it; α with a confidence.
         alarm: After how many patients the bound was found to be violated; None: it was not.
         level: How probable it is that a bound that holds is ever called violated.
-        state: The verdict.
     """
 
     bound: Bound
@@ -76,7 +74,16 @@ class BoundCheck:
     limit: float
     alarm: int | None
     level: float
-    state: State
+
+    @property
+    def state(self) -> State:
+        """The verdict."""
+        if not self.n:
+            return "no patients"
+        if self.alarm is not None:
+            return "violated"
+        above = self.at_least > self.bound.alpha
+        return "above α, within calibration sampling error" if above else "no evidence against it"
 
     @property
     def words(self) -> str:
@@ -191,7 +198,10 @@ def monitor(
     if predictions.weights:
         certificate.refuse_other_weights(predictions.weights)
     require_patients(predictions, patients_are_slides=patients_are_slides)
-    exposed = replace(predictions, roles=_roles(certificate, predictions), exposure_known=True)
+    known = certificate.exposure.roles(predictions.slide_ids, predictions.patient_ids or predictions.slide_ids)
+    stated = predictions.roles or [frozenset()] * len(predictions)
+    roles = [one | two for one, two in zip(known, stated, strict=True)]
+    exposed = replace(predictions, roles=roles, exposure_known=True)
     notes = list(exposed.admitted("monitoring", seen_patients=seen_patients).notes[len(predictions.notes) :])
     if not predictions.weights and predictions.layout != "memory":
         notes.append("Whether the certified weights made these predictions is not known from the file.")
@@ -210,14 +220,6 @@ def monitor(
     share = level / len(certificate.bounds)
     checks = [_check(certificate, bound, views[bound.order], share) for bound in certificate.bounds]
     return Monitoring(tuple(checks), drift, tuple(notes))
-
-
-def _roles(certificate: Certificate, predictions: Predictions) -> list[Roles]:
-    """The roles of each row's patient for the certificate, and those that the predictions state."""
-    slides = predictions.slide_ids
-    known = certificate.exposure.roles(slides, slides if predictions.patient_ids is None else predictions.patient_ids)
-    stated = predictions.roles or [frozenset()] * len(predictions)
-    return [one | two for one, two in zip(known, stated, strict=True)]
 
 
 def find_violation(
@@ -342,13 +344,7 @@ def _check(certificate: Certificate, bound: Bound, predictions: Predictions, lev
         curve = reach.miss_losses(certificate.unit)
     else:
         curve = bound.curve(predictions, certificate.unit)
-    if not curve.n:
-        return BoundCheck(bound, 0, float("nan"), 0.0, bound.alpha, None, level, "no patients")
     losses = curve.losses(certificate.kappa)
     alarm, limit, share = find_violation(losses, bound, certificate.guarantee, certificate.unit, level)
-    at_least = lower_bound(losses, share)
-    state: State = (
-        "violated" if alarm is not None
-        else "above α, within calibration sampling error" if at_least > bound.alpha else "no evidence against it"
-    )  # fmt: skip
-    return BoundCheck(bound, curve.n, curve.mean(certificate.kappa), at_least, limit, alarm, level, state)
+    observed, at_least = curve.mean(certificate.kappa), lower_bound(losses, share)
+    return BoundCheck(bound, curve.n, observed, at_least, limit, alarm, level)
