@@ -56,7 +56,7 @@ class Cohort:
         }  # fmt: skip
 
     def rungs(self) -> list[RungRecord]:
-        scored = [RecipeScore.of(name, 0.5, 0.0) for name in reversed(NAMES)]
+        scored = [RecipeScore(name, 0.5, 0.0) for name in reversed(NAMES)]
         return [RungRecord(NAMES, 2, [0], scored), RungRecord(NAMES[:8], 5, [0]), RungRecord(NAMES[:5], 5, [0])]
 
     def choices(self, rungs: list[RungRecord] | None = None, *, excluded: int | None = 0) -> list[FoldChoice]:
@@ -86,7 +86,7 @@ def simulate(runs: int) -> dict[str, tuple[float, float, float, float]]:
         cohort = Cohort(seed)
         everybody = cohort.choices(excluded=None)
         last = RungRecord(
-            list(everybody[0].mean_of), 5, [0], [RecipeScore.of(name, 0.5, 0.0) for name in everybody[0].mean_of]
+            list(everybody[0].mean_of), 5, [0], [RecipeScore(name, 0.5, 0.0) for name in everybody[0].mean_of]
         )
         ways = {
             "with all labels": everybody,
@@ -142,7 +142,7 @@ def test_where_the_other_patients_say_nothing_all_recipes_are_equal():
         cohort.slides,
         [slide for slide, label in zip(cohort.slides, cohort.target, strict=True) if label],
     ):
-        assert [(one.name, one.score.value) for one in scores_without(patients, said)] == [
+        assert [(one.name, one.urgency_auc) for one in scores_without(patients, said)] == [
             (name, 0.0) for name in NAMES[:3]
         ]
 

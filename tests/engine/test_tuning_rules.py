@@ -59,13 +59,13 @@ def test_scores_are_those_of_slides_written_out_patient_by_patient(seed, recipes
     kept = [k for k in range(12) if all(np.isfinite(values[k]) for values in drawn.values())]
     best = max(p, key=lambda name: urgency_auc(target, p[name], THREE, labels=THREE.names()))
     for name, score in found.items():
-        assert score.score.value == pytest.approx(urgency_auc(target, p[name], THREE, labels=THREE.names()))
-        assert score.score.standard_error == pytest.approx(reference.deviation([drawn[name][k] for k in kept]))
+        assert score.urgency_auc == pytest.approx(urgency_auc(target, p[name], THREE, labels=THREE.names()))
+        assert score.standard_error == pytest.approx(reference.deviation([drawn[name][k] for k in kept]))
         apart = [drawn[best][k] - drawn[name][k] for k in kept]
-        assert score.behind.difference == pytest.approx(found[best].score.value - score.score.value)
-        assert score.behind.standard_error == pytest.approx(reference.deviation(apart), abs=1e-12)
-    assert [score.score.value for score in score_recipes(validated(target, p, patient), resamples=2)] == sorted(
-        (score.score.value for score in found.values()), reverse=True
+        assert score.behind == pytest.approx(found[best].urgency_auc - score.urgency_auc)
+        assert score.behind_error == pytest.approx(reference.deviation(apart), abs=1e-12)
+    assert [score.urgency_auc for score in score_recipes(validated(target, p, patient), resamples=2)] == sorted(
+        (score.urgency_auc for score in found.values()), reverse=True
     )
 
 
@@ -77,7 +77,7 @@ def test_validation_is_scored_fold_by_fold():
     parts = [model.where(fold == number) for number in range(3)]
     areas = [urgency_auc(one.target, one.probabilities, THREE, labels=THREE.names()) for one in parts]
     assert validation_auc(model) == pytest.approx(np.mean(areas))
-    assert score_recipes({"r0": model}, resamples=2)[0].score.value == validation_auc(model)
+    assert score_recipes({"r0": model}, resamples=2)[0].urgency_auc == validation_auc(model)
     assert validation_auc(model) != pytest.approx(urgency_auc(target, p["r0"], THREE, labels=THREE.names()))
 
 
@@ -96,26 +96,26 @@ several = st.lists(
 def test_choice_and_survivors_are_those_of_plain_loops(given_, random, count):
     best = max(value for value, _ in given_) / 100
     scores = [
-        RecipeScore.of(f"r{k}", value / 100, 0.0, best - value / 100, 0.0 if value / 100 == best else error)
+        RecipeScore(f"r{k}", value / 100, 0.0, best - value / 100, 0.0 if value / 100 == best else error)
         for k, (value, error) in enumerate(given_)
     ]
     names = [score.name for score in scores]
     order = random.sample(names, len(names))
     simple = {name: place for place, name in enumerate(order)}
-    behind = {score.name: score.behind.difference for score in scores}
-    error = {score.name: score.behind.standard_error for score in scores}
+    behind = {score.name: score.behind for score in scores}
+    error = {score.name: score.behind_error for score in scores}
     choice = choose(scores, simple).name
     assert choice == reference.chosen(names, behind, error, order)
-    expected = reference.going_on({s.name: s.score.value for s in scores}, choice, "r0", order, count)
+    expected = reference.going_on({s.name: s.urgency_auc for s in scores}, choice, "r0", order, count)
     assert survivors(scores, count, simple, "r0") == expected
     assert choice in expected  # the choice of a rung is never dropped before the next one
 
 
 def test_one_standard_error_by_hand():
     scores = [
-        RecipeScore.of("fancy", 0.80, 0.03, 0.0, 0.0),
-        RecipeScore.of("near", 0.79, 0.03, 0.01, 0.01),  # exactly one standard error: still near
-        RecipeScore.of("far", 0.77, 0.03, 0.03, 0.029),  # within its own error of .03, but not of the difference
+        RecipeScore("fancy", 0.80, 0.03, 0.0, 0.0),
+        RecipeScore("near", 0.79, 0.03, 0.01, 0.01),  # exactly one standard error: still near
+        RecipeScore("far", 0.77, 0.03, 0.03, 0.029),  # within its own error of .03, but not of the difference
     ]
     assert choose(scores, {"far": 0, "near": 1, "fancy": 2}).name == "near"
     assert choose(scores, {"far": 0, "near": 2, "fancy": 1}).name == "fancy"

@@ -141,7 +141,7 @@ def _show(folder: TuningFolder, audits: dict[str, Audit]) -> None:
     rows = []
     for score in rung.scores:
         chosen = score.name == folder.choice["recipe"]
-        values = (v for one in (score.score, score.behind) for v in (one.value, one.standard_error))
+        values = (score.urgency_auc, score.standard_error, score.behind, score.behind_error)
         style = "bold" if chosen else "" if score.is_near_best else "dim"
         cells = [f"> {score.name}" if chosen else score.name, *(f"{100 * value:.1f}" for value in values)]
         rows.append([Text(cell, style=style) for cell in cells])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from pams_mil.engine.run.spec import stored_spec
 from pams_mil.errors import CheckpointError, ConfigError, PredictionsError, counted
 from pams_mil.evaluate.decisions.decide import at_fixed_kappa, matching_kappa
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
-from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, join_predictions
 from pams_mil.hierarchy import ClassHierarchy
 
 OWN_SPLIT = "test"
@@ -154,6 +154,15 @@ def out_of_fold(folder: CrossValidationFolder, name: str, *, tags: tuple[str, ..
     """The predictions of a cross-validation, every slide by the fold that tested it."""
     hierarchy = stored_spec(folder.runs()[0]).hierarchy
     return read_predictions(folder.predictions_file, hierarchy, Source(tags=tags), name=name)
+
+
+def of_folds(runs: Iterable[tuple[int, Path]], hierarchy: ClassHierarchy, name: str, split: str) -> Predictions:
+    """What runs said about a split of their own table, one after the other, each row with the fold of its run."""
+    read = [
+        (str(fold), read_predictions(RunFolder(run).predictions_file(split), hierarchy, name=name))
+        for fold, run in runs
+    ]  # fmt: skip
+    return join_predictions(name, [replace(one, tags={"fold": [fold] * len(one)}) for fold, one in read])
 
 
 def at_matched_false_alarms(

@@ -15,19 +15,19 @@ the difference.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pams_mil.engine.run.folder import RunFolder
+from pams_mil.arrays import Array
+from pams_mil.engine.prediction.scored_runs import of_folds
 from pams_mil.errors import RunError
-from pams_mil.evaluate.contrast import Contrast, contrast_of
 from pams_mil.evaluate.inference import Networks, draw
-from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
-from pams_mil.evaluate.predictions.predictions import Predictions, join_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import METRICS
 
@@ -46,40 +46,31 @@ class RecipeScore:
     """A recipe on the validation slides of a rung: its urgency AUC, and by how much it is behind the best."""
 
     name: str
-    score: Contrast
-    """A_r and SE_r."""
-    behind: Contrast
-    """D_r and S_r; 0 for the best."""
-
-    @classmethod
-    def of(
-        cls, name: str, urgency_auc: float, standard_error: float, behind: float = 0.0, behind_error: float = 0.0
-    ) -> RecipeScore:
-        """From plain numbers."""
-        values = (urgency_auc, standard_error), (behind, behind_error)
-        return cls(name, *(Contrast("urgency_auc", value, standard_error=error) for value, error in values))
+    urgency_auc: float
+    """A_r."""
+    standard_error: float = 0.0
+    """SE_r; 0 where it is not known."""
+    behind: float = 0.0
+    """D_r; 0 for the best."""
+    behind_error: float = 0.0
+    """S_r."""
 
     @property
     def is_near_best(self) -> bool:
-        """Whether it is within one standard error of the best; one that is not known is 0."""
-        return self.behind.difference <= float(np.nan_to_num(self.behind.standard_error))
+        """Whether it is within one standard error of the best."""
+        return self.behind <= self.behind_error
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "recipe": self.name,
-            "urgency_auc": self.score.value,
-            "standard_error": float(np.nan_to_num(self.score.standard_error)),
-            "behind_best": self.behind.difference,
-            "behind_best_error": float(np.nan_to_num(self.behind.standard_error)),
-            "within_one_standard_error": self.is_near_best,
-        }
+        return {**dict(zip(_KEYS, astuple(self), strict=True)), "within_one_standard_error": self.is_near_best}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> RecipeScore:
         """A score as `to_json` wrote it."""
-        keys = ("recipe", "urgency_auc", "standard_error", "behind_best", "behind_best_error")
-        return cls.of(*(content[key] for key in keys))
+        return cls(*(content[key] for key in _KEYS))
+
+
+_KEYS = ("recipe", "urgency_auc", "standard_error", "behind_best", "behind_best_error")
 
 
 def score_recipes(
@@ -92,26 +83,27 @@ def score_recipes(
             raise RunError(f"{first.name} and {other.name} did not validate the same slides; tune in another folder.")
     drawn = draw(first, seed, resamples)  # the same resamples for all
     models = {name: Networks(one, drawn=drawn) for name, one in validation.items()}
-    values = {name: model.read([METRIC])[METRIC.key][:, 0] for name, model in models.items()}
-    samples = {name: model.drawn([METRIC])[METRIC.key] for name, model in models.items()}
-    if any(np.isnan(value).any() for value in values.values()):
+    values = {name: float(model.read([METRIC])[METRIC.key][0, 0]) for name, model in models.items()}
+    samples = {name: model.drawn([METRIC])[METRIC.key][0] for name, model in models.items()}
+    if any(map(math.isnan, values.values())):
         raise EquallyUrgentError(
             "All validation slides are equally urgent, so recipes cannot be told apart. Use fewer folds, or look at "
             "the labels."
         )
-    leader = max(values, key=lambda name: float(values[name][0]))  # of equal ones the first, in the order of the space
+    leader = max(values, key=values.__getitem__)  # of equal ones the first, in the order of the space
     ranked = [
         RecipeScore(
-            name,
-            contrast_of(METRIC, values[name], drawn=samples[name], units=drawn.units),
-            contrast_of(
-                METRIC, values[leader], values[name], drawn=samples[leader], drawn_reference=samples[name],
-                units=drawn.units,
-            ),
+            name, value, _deviation(samples[name]), values[leader] - value, _deviation(samples[leader] - samples[name])
         )
-        for name in validation
-    ]  # fmt: skip
-    return sorted(ranked, key=lambda one: -one.score.value)
+        for name, value in values.items()
+    ]
+    return sorted(ranked, key=lambda one: -one.urgency_auc)
+
+
+def _deviation(samples: Array) -> float:
+    """The standard deviation of resamples; 0 where the score is undefined in most of them."""
+    finite = samples[np.isfinite(samples)]
+    return 0.0 if 2 * finite.size < samples.size or finite.size < 2 else float(finite.std(ddof=1))
 
 
 def validation_auc(validation: Predictions) -> float:
@@ -122,8 +114,8 @@ def validation_auc(validation: Predictions) -> float:
 def choose(scores: Sequence[RecipeScore], simplicity: Mapping[str, Any]) -> RecipeScore:
     """The simplest recipe within one standard error of the best.
 
-    >>> best, near = RecipeScore.of("fancy", 0.80, 0.03), RecipeScore.of("plain", 0.79, 0.03, 0.01, 0.02)
-    >>> far = RecipeScore.of("plainest", 0.70, 0.03, 0.10, 0.02)
+    >>> best, near = RecipeScore("fancy", 0.80, 0.03), RecipeScore("plain", 0.79, 0.03, 0.01, 0.02)
+    >>> far = RecipeScore("plainest", 0.70, 0.03, 0.10, 0.02)
     >>> choose([best, near, far], {"plainest": 0, "plain": 1, "fancy": 2}).name
     'plain'
     """
@@ -133,11 +125,11 @@ def choose(scores: Sequence[RecipeScore], simplicity: Mapping[str, Any]) -> Reci
 def survivors(scores: Sequence[RecipeScore], count: int, simplicity: Mapping[str, Any], reference: str) -> list[str]:
     """The `count` recipes that go on: the reference, the one that would be chosen now, then the best of the others.
 
-    >>> scores = [RecipeScore.of(*one) for one in (("a", 0.8, 0.0), ("b", 0.7, 0.0, 0.1), ("plain", 0.5, 0.0, 0.3))]
+    >>> scores = [RecipeScore(*one) for one in (("a", 0.8, 0.0), ("b", 0.7, 0.0, 0.1), ("plain", 0.5, 0.0, 0.3))]
     >>> survivors(scores, 2, {"a": 1, "b": 2, "plain": 0}, "plain")
     ['plain', 'a']
     """
-    ranked = sorted(scores, key=lambda one: (-one.score.value, simplicity[one.name]))
+    ranked = sorted(scores, key=lambda one: (-one.urgency_auc, simplicity[one.name]))
     # The choice of now first: it may be a simple recipe that the score alone would drop.
     first = (reference, choose(scores, simplicity).name)
     return list(dict.fromkeys([*first, *(score.name for score in ranked)]))[:count]
@@ -146,11 +138,11 @@ def survivors(scores: Sequence[RecipeScore], count: int, simplicity: Mapping[str
 def why(chosen: RecipeScore, best: RecipeScore, near: int, tried: int, rung: int, ended: str) -> str:
     """The choice in a sentence or two.
 
-    >>> one, two = RecipeScore.of("plain", 0.74, 0.02, 0.01, 0.012), RecipeScore.of("fancy", 0.75, 0.02)
+    >>> one, two = RecipeScore("plain", 0.74, 0.02, 0.01, 0.012), RecipeScore("fancy", 0.75, 0.02)
     >>> why(one, two, 3, 5, 2, "")[:79]
     'plain is the simplest of 3 recipes within one standard error of the best of the'
     """
-    shown = f"urgency AUC {100 * chosen.score.value:.1f}, standard error {100 * chosen.score.standard_error:.1f}"
+    shown = f"urgency AUC {100 * chosen.urgency_auc:.1f}, standard error {100 * chosen.standard_error:.1f}"
     early = f" {ended}, so the choice is among the recipes that were all measured alike before." if ended else ""
     if chosen.name == best.name:
         within = "within one standard error"
@@ -159,16 +151,16 @@ def why(chosen: RecipeScore, best: RecipeScore, near: int, tried: int, rung: int
         return f"{best_of} ({shown}), {alone}.{early}"
     return (
         f"{chosen.name} is the simplest of {near} recipes within one standard error of the best of the {tried} in rung "
-        f"{rung} on validation: {shown}; {best.name} is ahead by {100 * chosen.behind.difference:.1f}, standard "
-        f"error of the difference {100 * chosen.behind.standard_error:.1f}.{early}"
+        f"{rung} on validation: {shown}; {best.name} is ahead by {100 * chosen.behind:.1f}, standard "
+        f"error of the difference {100 * chosen.behind_error:.1f}.{early}"
     )
 
 
 def best(rungs: Sequence[Sequence[RecipeScore]]) -> list[str]:
     """The best recipes by validation, at most BEST: those of the last rung, then of the one before, and so on.
 
-    >>> early = [RecipeScore.of(*one) for one in (("b", 0.8, 0.0), ("c", 0.7, 0.0, 0.1), ("a", 0.6, 0.0, 0.2))]
-    >>> best([early, [RecipeScore.of("a", 0.7, 0.0), RecipeScore.of("b", 0.6, 0.0, 0.1)]])
+    >>> early = [RecipeScore(*one) for one in (("b", 0.8, 0.0), ("c", 0.7, 0.0, 0.1), ("a", 0.6, 0.0, 0.2))]
+    >>> best([early, [RecipeScore("a", 0.7, 0.0), RecipeScore("b", 0.6, 0.0, 0.1)]])
     ['a', 'b', 'c']
     """
     return list(dict.fromkeys(score.name for scores in reversed(rungs) for score in scores))[:BEST]
@@ -176,12 +168,7 @@ def best(rungs: Sequence[Sequence[RecipeScore]]) -> list[str]:
 
 def read_validation(runs: Sequence[tuple[int, Path]], hierarchy: ClassHierarchy, name: str) -> Predictions:
     """Every validation slide of some runs, each with its fold, in the order of ids; of several runs, the mean."""
-    read = [
-        replace(one, tags={"fold": [str(fold)] * len(one)})
-        for fold, run in runs
-        for one in [read_predictions(RunFolder(run).predictions_file("val"), hierarchy, name=name)]
-    ]
-    joined = join_predictions(name, read)
+    joined = of_folds(runs, hierarchy, name, "val")
     if joined.probabilities is None or joined.patient_ids is None:
         raise RunError(f"Validation predictions of {name} have no probabilities or patients; train it again.")
     rows: dict[str, list[int]] = {}

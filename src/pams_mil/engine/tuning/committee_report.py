@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from pams_mil.engine.config.run_config import RunConfig
+from pams_mil.engine.prediction.scored_runs import of_folds
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.tuning.recipes import in_words
 from pams_mil.evaluate.audit import Audit, OnStage, audit
 from pams_mil.evaluate.committee import audit_committee
-from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
-from pams_mil.evaluate.predictions.predictions import Predictions, join_predictions, join_seeds
+from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.resampling import RESAMPLES
 
@@ -54,33 +54,20 @@ def report_committee(
 
 def read_pooled(folder: CrossValidationFolder, hierarchy: ClassHierarchy, name: str) -> Predictions:
     """The out-of-fold predictions of a cross-validation, each row with its fold."""
-    return read_predictions(folder.predictions_file, hierarchy, Source(tags=("fold",)), name=name)
+    return read_predictions(folder.predictions_file, hierarchy, name=name)
 
 
 def single_networks(folder: CrossValidationFolder, hierarchy: ClassHierarchy, name: str) -> Predictions:
     """Every network of a cross-validation with several seeds by itself: one sample with fold and seed of each row."""
-    folds = [int(fold) for fold in folder.asked()["folds"]]
-    seeds = {
-        str(number): _first_of_each_slide(
-            join_predictions(
-                name, [_of_fold(folder.run(fold, seed), hierarchy, name, fold) for fold in folds]
-            )
-        )
-        for number, seed in enumerate(folder.seeds())
-    }  # fmt: skip
+    seeds = {}
+    for number, seed in enumerate(folder.seeds()):
+        runs = ((int(fold), folder.run(int(fold), seed)) for fold in folder.asked()["folds"])
+        tested = of_folds(runs, hierarchy, name, "test")
+        # Where folds of a table overlap, a slide is tested by several; the first one counts.
+        _, rows = np.unique(np.array(tested.slide_ids, dtype=object), return_index=True)
+        seeds[str(number)] = tested.take(np.sort(rows))
     notes = read_pooled(folder, hierarchy, name).notes  # about all slides; each file's are about one fold
     return replace(join_seeds(name, seeds), notes=notes)
-
-
-def _of_fold(run: Path, hierarchy: ClassHierarchy, name: str, fold: int) -> Predictions:
-    tested = read_predictions(RunFolder(run).predictions_file(), hierarchy, name=name)
-    return replace(tested, tags={"fold": [str(fold)] * len(tested)})
-
-
-def _first_of_each_slide(predictions: Predictions) -> Predictions:
-    """Where folds of a table overlap, a slide is tested by several; the first one counts."""
-    _, rows = np.unique(np.array(predictions.slide_ids, dtype=object), return_index=True)
-    return predictions if len(rows) == len(predictions) else predictions.take(np.sort(rows))
 
 
 def model_name(config: RunConfig) -> str:

@@ -92,4 +92,4 @@ def scores_without(patients: Collection[str], validation: Mapping[str, Predictio
             return score_recipes({name: predictions.where(rows) for name, predictions in validation.items()})
     except EquallyUrgentError:
         pass
-    return [RecipeScore.of(name, 0.0, 0.0) for name in validation]
+    return [RecipeScore(name, 0.0) for name in validation]

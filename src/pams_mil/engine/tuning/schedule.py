@@ -128,63 +128,73 @@ def fewest_runs(folds: int) -> int:
 
 
 @dataclass
-class TimedEngine:
-    """Runs cells with another engine, counts time and runs, and stops when the budget is spent.
+class Spent:
+    """What trying recipes has taken so far, over all attempts."""
 
-    Attributes:
-        engine: What runs the cells.
-        budget: Seconds, over all attempts.
-        seconds: Wall time spent so far, in earlier attempts too.
-        runs: Finished in that time.
-        busy: Seconds that these runs took, added up.
-        parallel: How many runs were under way at a time, at best.
-        keep: Called after every result, so that a kill loses no count.
-        clock: Seconds that only grow.
-    """
-
-    engine: Engine
-    budget: float
     seconds: float = 0.0
+    """Of wall time."""
     runs: int = 0
+    """Finished in that time."""
     busy: float = 0.0
+    """Seconds that these runs took, added up."""
     parallel: float = 1.0
-    keep: Callable[[], None] = lambda: None
-    clock: Callable[[], float] = time.monotonic
-
-    def is_spent(self) -> bool:
-        """Whether no time is left."""
-        return self.seconds >= self.budget
+    """How many runs were under way at a time, at best."""
 
     @property
     def seconds_per_run(self) -> float:
         """Wall time that a run adds with all processes at work, without the start of processes; 0 before the first."""
         return self.busy / self.runs / self.parallel if self.runs else 0.0
 
+
+@dataclass
+class TimedEngine:
+    """Runs cells with another engine, counts time and runs, and stops when the budget is spent.
+
+    Attributes:
+        engine: What runs the cells.
+        budget: Seconds, over all attempts.
+        spent: Is counted on.
+        keep: Called after every result, so that a kill loses no count.
+        clock: Seconds that only grow.
+    """
+
+    engine: Engine
+    budget: float
+    spent: Spent
+    keep: Callable[[], None]
+    clock: Callable[[], float] = time.monotonic
+
+    @property
+    def left(self) -> float:
+        """Seconds of the budget that are not spent."""
+        return max(0.0, self.budget - self.spent.seconds)
+
     def affordable(self, margin: float) -> float:
         """How many runs fit into the time that is left, less a margin for error."""
-        left = max(0.0, self.budget - self.seconds)
-        return (1 - margin) * left / self.seconds_per_run if self.seconds_per_run else float("inf")
+        per_run = self.spent.seconds_per_run
+        return (1 - margin) * self.left / per_run if per_run else math.inf
 
     def run(self, pending: Sequence[Cell], out: Path, owner: str) -> Generator[CellResult | None, None, None]:
         """Results as they come; none after the time."""
-        if self.is_spent():
+        if not self.left:
             return
-        started, before, busy = self.clock(), self.seconds, self.busy
+        spent, started = self.spent, self.clock()
+        before, busy = spent.seconds, spent.busy
         try:
             # Closing tells runs under way to save and stop, also when the caller stops asking.
             with closing(self.engine.run(pending, out, owner)) as results:
                 for result in results:
-                    self.seconds = before + self.clock() - started
+                    spent.seconds = before + self.clock() - started
                     if result is not None:
-                        self.runs += 1
-                        self.busy += result.seconds
+                        spent.runs += 1
+                        spent.busy += result.seconds
                         # At best, since the first results come late: processes start, and at the end some of them have
                         # nothing left.
-                        self.parallel = max(self.parallel, (self.busy - busy) / max(1e-9, self.seconds - before))
+                        spent.parallel = max(spent.parallel, (spent.busy - busy) / max(1e-9, spent.seconds - before))
                         self.keep()
                     yield result
-                    if self.is_spent():
+                    if not self.left:
                         return
         finally:
-            self.seconds = before + self.clock() - started
+            spent.seconds = before + self.clock() - started
             self.keep()

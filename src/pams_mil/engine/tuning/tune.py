@@ -37,7 +37,7 @@ from pams_mil.engine.tuning.choice import (
 from pams_mil.engine.tuning.nested import choices_by_fold
 from pams_mil.engine.tuning.recipes import REFERENCE, Simplicity, Space, in_words, simplicity
 from pams_mil.engine.tuning.schedule import ENOUGH, Rung, TimedEngine, fewest_runs, going_on, plan, runs_of, stages
-from pams_mil.engine.tuning.tuning_folder import TIMES, RungRecord, TuningFolder
+from pams_mil.engine.tuning.tuning_folder import RungRecord, TuningFolder
 from pams_mil.errors import RunError, counted
 from pams_mil.evaluate.predictions.predictions import Predictions
 
@@ -124,15 +124,13 @@ class Tuning:
     ) -> None:
         self.task, self.folder, self.minutes = task, TuningFolder(Path(out)), minutes
         self._engine, self._say, self._progress = engine, say, progress
-        self.timed = TimedEngine(engine, 60 * minutes, keep=self._keep)
 
     def run(self) -> RecipeScore:
         """Try recipes until one is left to choose or the budget is spent; the choice is in the folder's record."""
         if len(self.task.space.recipes) < 2:
             raise RunError("The space has no recipe beside the reference, so there is nothing to choose.")
         self.folder.open(self.task.asked())
-        for key, value in self.folder.time.items():
-            setattr(self.timed, key, int(value) if key == "runs" else value)
+        self.timed = TimedEngine(self._engine, 60 * self.minutes, self.folder.time, self.folder.save)
         if not self.folder.manifest_file.exists():
             task = self.task
             written = write_split(
@@ -258,18 +256,16 @@ class Tuning:
 
     def _plan(self, number: int) -> tuple[Rung, ...]:
         """The rungs ahead, as far as the time left affords them."""
-        pilots = self._pilot() if number == 0 else []
+        if number == 0:
+            self._pilot()
         names, runs = self._entering(number), self.timed.affordable(MARGIN)
-        # Pilots are runs of the first rung that are done, if their recipes enter it.
-        rungs = plan(len(names), self.task.num_folds, len(self.task.seeds), runs + len(pilots), climbed=number)
-        if pilots and (not rungs or not set(pilots) <= set(names[: rungs[0].recipes])):  # not all are runs of rung 1
-            rungs = plan(len(names), self.task.num_folds, len(self.task.seeds), runs)
+        rungs = plan(len(names), self.task.num_folds, len(self.task.seeds), runs, climbed=number)
         if not rungs and number == 0:
-            fewest, seconds = fewest_runs(self.task.num_folds), self.timed.seconds_per_run
+            fewest, seconds = fewest_runs(self.task.num_folds), self.timed.spent.seconds_per_run
             raise RunError(
                 f"A budget of {self.minutes:g} minutes is too short: a run takes {seconds:.1f} s here, and the least "
                 f"is {fewest} runs (the reference and one other recipe on {self.task.num_folds} folds). Give at least "
-                f"--budget {math.ceil((self.timed.seconds + fewest * seconds / (1 - MARGIN)) / 60)}; what was "
+                f"--budget {math.ceil((self.timed.spent.seconds + fewest * seconds / (1 - MARGIN)) / 60)}; what was "
                 "measured is kept."
             )
         return rungs
@@ -283,10 +279,10 @@ class Tuning:
             for rung in planned
         )
         done = stages(self.task.num_folds, 1)[number - 1][0] if number else 0
-        runs, seconds = runs_of(planned, done), self.timed.seconds_per_run
+        runs, seconds = runs_of(planned, done), self.timed.spent.seconds_per_run
         self._say(
             f"Plan from rung {number + 1}: {steps}; at most {counted(runs, 'run')} at {seconds:.1f} s, about "
-            f"{_minutes(runs * seconds)} of the {_minutes(self.timed.budget - self.timed.seconds)} left."
+            f"{_minutes(runs * seconds)} of the {_minutes(self.timed.left)} left."
         )
         left_out = len(names) - first.recipes
         if left_out and number == 0:
@@ -304,12 +300,12 @@ class Tuning:
         before = self.folder.rungs[number - 1]
         return survivors(before.scores, going_on(len(before.recipes)), self.task.simplicity, REFERENCE)
 
-    def _pilot(self) -> list[str]:
-        """Run a few recipes on the first fold, so that the plan knows how long a run takes; returns those done."""
+    def _pilot(self) -> None:
+        """Run a few recipes on the first fold, so that the plan knows how long a run takes."""
         names = self._entering(0)[:ENOUGH]
         chosen = list(dict.fromkeys(names[(len(names) - 1) * step // (PILOTS - 1)] for step in range(PILOTS)))
         self._say(f"Measuring how long a run takes: {counted(len(chosen), 'recipe')} on one fold.")
-        return self._run(chosen, 1, self.task.seeds[:1], self.timed)[0]
+        self._run(chosen, 1, self.task.seeds[:1], self.timed)
 
     def _measure(self, number: int, rung: RungRecord) -> bool:
         """Run and score a rung; False when time was up before every recipe was measured."""
@@ -330,10 +326,10 @@ class Tuning:
         rung.scores = score_recipes({name: self.validation(name, rung.folds, rung.seeds) for name in done})
         rung.failed = failed
         self.folder.save()
-        best = rung.scores[0]
+        leading = rung.scores[0]
         self._say(
-            f"Rung {number + 1}: {best.name} leads {counted(len(done), 'recipe')} with a urgency AUC of "
-            f"{100 * best.score.value:.1f} (standard error {100 * best.score.standard_error:.1f})."
+            f"Rung {number + 1}: {leading.name} leads {counted(len(done), 'recipe')} with a urgency AUC of "
+            f"{100 * leading.urgency_auc:.1f} (standard error {100 * leading.standard_error:.1f})."
         )
         return rung.complete
 
@@ -384,10 +380,6 @@ class Tuning:
         }
         self.folder.save()
         return chosen
-
-    def _keep(self) -> None:
-        self.folder.time = {key: round(getattr(self.timed, key), 3) for key in TIMES}
-        self.folder.save()
 
 
 def _minutes(seconds: float) -> str:

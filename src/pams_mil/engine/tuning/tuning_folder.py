@@ -20,12 +20,11 @@ from typing import Any
 from pams_mil import __version__, atomic
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
-from pams_mil.engine.run.folder import read_json
+from pams_mil.engine.run.folder import Inside, read_json
 from pams_mil.engine.run.spec import refuse_another
 from pams_mil.engine.tuning.choice import RecipeScore
+from pams_mil.engine.tuning.schedule import Spent
 from pams_mil.errors import RunError, require_fields, stored_format
-
-TIMES = ("seconds", "runs", "busy", "parallel")
 
 
 @dataclass
@@ -62,33 +61,17 @@ class TuningFolder:
     asked: dict[str, Any] = field(default_factory=dict)
     rungs: list[RungRecord] = field(default_factory=list)
     choice: dict[str, Any] = field(default_factory=dict)
-    time: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMES, 0.0) | {"parallel": 1.0})
-    """What `TimedEngine` counts."""
-
-    @property
-    def file(self) -> Path:
-        """The record."""
-        return self.path / "tune.json"
-
-    @property
-    def manifest_file(self) -> Path:
-        """The cohort with a column for every fold."""
-        return self.path / "manifest.csv"
-
-    @property
-    def recipes(self) -> Path:
-        """The folder of all recipes."""
-        return self.path / "recipes"
-
-    @property
-    def report_file(self) -> Path:
-        """The page."""
-        return self.path / "report.html"
-
-    @property
-    def out_of_fold(self) -> Path:
-        """Predictions of the nested choice."""
-        return self.path / "out_of_fold"
+    time: Spent = field(default_factory=Spent)
+    file = Inside("tune.json")
+    """The record."""
+    manifest_file = Inside("manifest.csv")
+    """The cohort with a column for every fold."""
+    recipes = Inside("recipes")
+    """The folder of all recipes."""
+    report_file = Inside("report.html")
+    """The page."""
+    out_of_fold = Inside("out_of_fold")
+    """Predictions of the nested choice."""
 
     @property
     def mean(self) -> CrossValidationFolder:
@@ -135,9 +118,9 @@ class TuningFolder:
         self.asked = plain
         with stored_format(self.file, RunError, "Tune again in another folder, --out."):
             self.rungs = [RungRecord.from_json(rung) for rung in before["rungs"]]
+            self.time = Spent(**before["time"])
         # Until there is a new one: an attempt with a larger budget may be stopped, and saves the record on its way.
         self.choice = before.get("choice", {})
-        self.time |= before.get("time", {})
 
     def save(self) -> None:
         """Write the record."""
@@ -148,7 +131,7 @@ class TuningFolder:
         return {
             "pams_mil": __version__,
             "asked": self.asked,
-            "time": self.time,
+            "time": {key: round(value, 3) for key, value in vars(self.time).items()},
             "rungs": [rung.to_json() for rung in self.rungs],
             "choice": self.choice,
         }
