@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from pams_mil.cli.console import make_table, output, print_json, print_note, pri
 from pams_mil.errors import counted
 
 if TYPE_CHECKING:
-    from pams_mil.engine.prediction.run_calibration import CalibratedLevel, RunCalibration
+    from pams_mil.engine.prediction.run_calibration import RunCalibration
 
 SCORES = {"nll": "negative log-likelihood", "brier": "Brier score", "rps": "ranked probability score"}
 
@@ -33,10 +34,8 @@ def calibrate(
     from pams_mil.engine.prediction.calibrate import calibrate as run_calibration
 
     with progress_bar() as progress:
-        fitted = run_calibration(
-            run, trusted=trust_code, device=device,
-            progress=lambda fraction: progress("Predicting validation slides", fraction),
-        )  # fmt: skip
+        tell = partial(progress, "Predicting validation slides")
+        fitted = run_calibration(run, trusted=trust_code, device=device, progress=tell)
     if json:
         print_json(fitted.to_json())
     else:
@@ -50,18 +49,13 @@ def _show(fitted: RunCalibration) -> None:
         f"Fitted on {counted(fitted.num_slides, 'validation slide')} of {counted(fitted.num_patients, 'patient')}."
     )
     for level in fitted.levels:
-        _show_level(level)
+        output.print(f"\n{level.name}", style="bold")
+        print_result(f"slides: {', '.join(f'{label} {count}' for label, count in level.slides.items())}")
+        print_result(level.calibration.describe())
+        rows = []
+        for key, label in SCORES.items():
+            after = "too few patients" if level.after is None else f"{level.after[key]:.3f}"
+            rows.append((label, f"{level.before[key]:.3f}", after))
+        output.print(make_table(("lower is better", "before", "after, on other patients"), rows))
     for note in fitted.notes:
         print_result(f"Note: {note}")
-
-
-def _show_level(level: CalibratedLevel) -> None:
-    counts = ", ".join(f"{label} {count}" for label, count in level.slides.items())
-    output.print(f"\n{level.name}", style="bold")
-    print_result(f"slides: {counts}")
-    print_result(level.calibration.describe())
-    rows = [
-        (label, f"{level.before[key]:.3f}", "too few patients" if level.after is None else f"{level.after[key]:.3f}")
-        for key, label in SCORES.items()
-    ]
-    output.print(make_table(("lower is better", "before", "after, on other patients"), rows))

@@ -95,17 +95,18 @@ def show(diagnosis: Diagnosis, opened: SlideFindings | None = None) -> None:
 
 
 def _features(summary: dict[str, Any]) -> str:
-    layouts = ", ".join(f"{name} ({count:,})" for name, count in summary["layouts"].items()) or "none"
-    widths = ", ".join(summary["widths"]) or "none"
+    widths, precisions, encoders = (", ".join(summary[key]) or "none" for key in ("widths", "precisions", "encoders"))
     return (
-        f"{summary['readable']:,} bags read; layout: {layouts}; width: {widths}; precision: "
-        f"{', '.join(summary['precisions']) or 'none'}; encoder: {', '.join(summary['encoders']) or 'none'}; "
-        f"instances: {summary['instances']:,}, per bag {summary['smallest']:,} to {summary['largest']:,}, "
-        f"median {summary['median']:,}."
+        f"{summary['readable']:,} bags read; layout: {_counts(summary['layouts']) or 'none'}; width: {widths}; "
+        f"precision: {precisions}; encoder: {encoders}; instances: {summary['instances']:,}, per bag "
+        f"{summary['smallest']:,} to {summary['largest']:,}, median {summary['median']:,}."
     )
 
 
 def _slide_files(summary: dict[str, Any]) -> str:
-    readers = ", ".join(f"{name} ({count:,})" for name, count in summary["readers"].items()) or "none"
-    scales = ", ".join(f"{mpp} ({count:,})" for mpp, count in summary["mpp"].items()) or "none stated"
+    readers, scales = _counts(summary["readers"]) or "none", _counts(summary["mpp"]) or "none stated"
     return f"{summary['readable']:,} slide files opened; reader: {readers}; microns per pixel: {scales}."
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} ({count:,})" for name, count in counts.items())

@@ -11,8 +11,8 @@ import typer
 from typer import Argument, Option
 
 from pams_mil.atomic import write_text
-from pams_mil.cli.console import make_table, output, print_json, print_result
-from pams_mil.cli.options import LabelColumn, new_file
+from pams_mil.cli.console import fits, make_table, output, print_json, print_result
+from pams_mil.cli.options import LabelColumn, new_file, read_template
 from pams_mil.errors import ParameterError, counted
 
 if TYPE_CHECKING:
@@ -26,32 +26,6 @@ app = typer.Typer(
     epilog="Example: pams classes show bracs",
     invoke_without_command=True,
 )
-
-TEMPLATE = """\
-# Your classes, least urgent first. Check this file with: pams classes show {file}
-name: my-classes
-
-# A group of classes per line, least urgent group first; inside a group, least urgent class first.
-# A nested list means equally urgent. For classes without groups write a plain list:  classes: [low, mid, high]
-classes:
-  Benign:    [Normal, Hyperplasia]
-  Atypical:  [[Flat atypia, Ductal atypia]]     # equally urgent
-  Malignant: [In situ, Invasive]
-
-# Optional from here on.
-# levels: [group, class]                 # names of the levels in reports, coarsest first
-# display:
-#   Invasive: Invasive carcinoma         # a longer name to show people
-# aliases:
-#   Normal: [normal, NORM, "0"]          # other spellings in your tables; labels are never guessed
-# distance: rank                         # mistakes count steps of urgency; without it, classes as listed
-# findings: several                      # a slide's label is all that was found: In situ; Hyperplasia
-# nothing: Normal                        # with several: the class that means that nothing was found
-# weights:                               # with several: how many times as bad it is to miss a finding
-#   Invasive: 3
-# source: Agreed by our pathologists on 2026-01-31.
-"""
-
 
 MOST_PAIRS = 40
 """Disputed pairs that are printed; --json has all of them."""
@@ -131,7 +105,7 @@ def init(
     """
     new_file(file, force=force)
     if labels is None:
-        text = TEMPLATE
+        text = read_template("classes.yaml")
     else:
         from pams_mil.data.examine import class_file_text, count_labels, ordered_labels
 
@@ -198,7 +172,6 @@ def is_terminal() -> bool:
 
 
 def _matrix(hierarchy: ClassHierarchy, level: int, matrix: Array, title: str) -> Table | str:
-    from rich.console import Console
     from rich.text import Text
 
     missed, names = hierarchy.outranks(level), hierarchy.names(level)
@@ -212,6 +185,6 @@ def _matrix(hierarchy: ClassHierarchy, level: int, matrix: Array, title: str) ->
     for heads, starts in ((names, names), (numbers, numbered)):
         rows = [(start, *row) for start, row in zip(starts, cells, strict=True)]
         table = make_table(("true \\ predicted", *heads), rows, title=title)
-        if Console(width=10_000, markup=False).measure(table).maximum <= output.width:
+        if fits(table):
             return table
     return f"{title}: {len(names)} x {len(names)}, too wide for here; pams_mil.severity gives it in Python."

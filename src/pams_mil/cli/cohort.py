@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from typer import Argument, Option
@@ -13,18 +14,11 @@ from pams_mil.cli.console import print_json, print_result, progress_bar
 from pams_mil.cli.options import out_folder
 from pams_mil.errors import ConfigError, counted, listing, nearest
 
-if TYPE_CHECKING:
-    from pams_mil.cohorts.cifar10_bags import Cifar10
-    from pams_mil.cohorts.digits import Digits
-    from pams_mil.cohorts.synthetic import Synthetic
-
 app = typer.Typer(
     help="Make cohorts for trying things out, without any download.",
     epilog="Example: pams cohort make digits my-digits",
     no_args_is_help=True,
 )
-KINDS = ("digits", "synthetic", "cifar10")
-CLASSES = {"digits": "digits", "cifar10": "cifar10"}
 
 
 @app.callback()
@@ -56,7 +50,7 @@ def make(
             out, maker.slides(), total=total, progress=lambda done: bar(f"Making {kind}", done / total)
         )
     mixed = sum("mixed" in record.tags for record in manifest)
-    classes = CLASSES.get(kind) or str(getattr(maker, "classes", kind))
+    classes = getattr(maker, "classes", kind)
     table, features = out / "manifest.csv", out / "h5_files"
     if json:
         counts = {"slides": len(manifest), "patients": len(manifest.patients), "mixed": mixed}
@@ -66,36 +60,18 @@ def make(
         f"{counted(len(manifest), 'slide')} of {counted(len(manifest.patients), 'patient')}, "
         f"{mixed:,} of them mixed, written to {out}."
     )
-    print_result(
-        f"Next: pams check {quote(str(table))} --features {quote(str(features))} --classes {quote(str(classes))}"
-    )
+    print_result(f"Next: pams check {quote(str(table))} --features {quote(str(features))} --classes {quote(classes)}")
 
 
-def build(kind: str, options: list[str], seed: int, source: Path | None) -> Digits | Synthetic | Cifar10:
-    """The cohort that the options describe."""
-    from pams_mil.cohorts.cifar10_bags import Cifar10
-    from pams_mil.cohorts.digits import Digits
-    from pams_mil.cohorts.synthetic import Synthetic
+def build(kind: str, options: list[str], seed: int, source: Path | None) -> Any:
+    """The cohort that the options, NAME=VALUE, describe."""
+    from pams_mil.cohorts import Cifar10, Digits, Synthetic
 
     makers: dict[str, Any] = {"digits": Digits, "synthetic": Synthetic, "cifar10": Cifar10}
     if kind not in makers:
-        raise ConfigError(f"There is no cohort {kind!r}.{nearest(kind, KINDS)} Choose one of {listing(KINDS)}.")
-    settings: dict[str, Any] = {**_options(makers[kind], options), "seed": seed}
-    if kind == "cifar10":
-        if source is None:
-            raise ConfigError("cifar10 needs --source, the folder of a local copy such as cifar-10-batches-py.")
-        settings["source"] = source
-    cohort: Digits | Synthetic | Cifar10 = makers[kind](**settings)
-    return cohort
-
-
-def _options(maker: Any, options: list[str]) -> dict[str, Any]:
-    """NAME=VALUE pairs as the types of the cohort's settings."""
-    import dataclasses
-
-    kinds: dict[str, Any] = {"int": int, "float": float, "str": str}
-    known = {item.name: item.type for item in dataclasses.fields(maker) if item.name not in ("seed", "source")}
-    values: dict[str, Any] = {}
+        raise ConfigError(f"There is no cohort {kind!r}.{nearest(kind, makers)} Choose one of {listing(makers)}.")
+    known = {item.name: str(item.type) for item in fields(makers[kind]) if item.name not in ("seed", "source")}
+    settings: dict[str, Any] = {"seed": seed}
     for option in options:
         name, sign, text = option.partition("=")
         if not sign or name not in known:
@@ -104,7 +80,11 @@ def _options(maker: Any, options: list[str]) -> dict[str, Any]:
                 f"Known: {listing(known, most=20)}."
             )
         try:
-            values[name] = kinds[str(known[name])](text)
+            settings[name] = {"int": int, "float": float, "str": str}[known[name]](text)
         except ValueError:
             raise ConfigError(f"--set {name} must be a number ({known[name]}), found {text!r}.") from None
-    return values
+    if kind == "cifar10":
+        if source is None:
+            raise ConfigError("cifar10 needs --source, the folder of a local copy such as cifar-10-batches-py.")
+        settings["source"] = source
+    return makers[kind](**settings)

@@ -61,6 +61,11 @@ def make_table(
     return table
 
 
+def fits(table: Table) -> bool:
+    """Whether a table needs no wrapping here; measured where nothing has to wrap, else every table would fit."""
+    return Console(width=10_000, markup=False).measure(table).maximum <= output.width
+
+
 def trust_option(folder: Path) -> str:
     """The option that a command needs where a run or cross-validation has code outside of PAMS; else nothing."""
     from pams_mil.engine.run.cv_folder import with_folds

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from typer import Argument, Exit, Option
 
 from pams_mil.cli.console import output, print_json, show_reservations
 from pams_mil.cli.options import SEEN_PATIENTS, ColumnOptions, PatientsAreSlides
-
-if TYPE_CHECKING:
-    from pams_mil.evaluate.certify import Certificate, Monitoring
 
 
 def monitor(
@@ -65,17 +61,11 @@ def monitor(
     if json:
         print_json(result.to_json())
     else:
-        show(reference, result)
+        show_reservations(reference)
+        for check in result.checks:
+            output.print(check.words, style="bold red" if check.state == "violated" else "bold")
+        output.print(result.drift.words)
+        for note in result.notes:
+            output.print(note, style="dim")
     if result.is_violated:
         raise Exit(1)
-
-
-def show(reference: Certificate, result: Monitoring) -> None:
-    """Print the verdicts for people."""
-    show_reservations(reference)
-    for check in result.checks:
-        style = "bold red" if check.state == "violated" else "bold"
-        output.print(check.words, style=style)
-    output.print(result.drift.words)
-    for note in result.notes:
-        output.print(note, style="dim")

@@ -153,6 +153,14 @@ def new_file(path: Path, *, force: bool) -> Path:
     return out_file(path)
 
 
+def read_template(name: str, **words: str) -> str:
+    """A commented file to fill in, with words in the place of their names in braces."""
+    text = (Path(__file__).with_name("templates") / name).read_text("utf-8")
+    for key, word in words.items():
+        text = text.replace(f"{{{key}}}", word)
+    return text
+
+
 def repeatable(verb: str, arguments: Sequence[str]) -> str:
     """The command line `pams ARGUMENTS` of a verb without the options that say how to decide and where to write.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typer import Argument, Option
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pams_mil.data.bags.dataset import BagDataset
     from pams_mil.hierarchy import ClassHierarchy
     from pams_mil.remix.remix_figure import BagView
-    from pams_mil.remix.strategy import Mixed
 
 
 def remix(
@@ -52,10 +51,27 @@ def remix(
         figure.savefig(temporary, format=out.suffix[1:], dpi=130)
     if table is not None:
         atomic.write_csv(table, ["strategy", "slide_id", "row"], selection_rows(mixed, (a.name, b.name)))
+    # Instances of a, of b, and synthetic ones.
+    rows = {title: [int((one.origin_bag == bag).sum()) for bag in (0, 1, -1)] for title, one in mixed.items()}
+    weights = {title: one.weight_a for title, one in mixed.items()}
     if json:
-        print_json(_as_json(a, b, mixed, out))
-    else:
-        _show(a, b, mixed, out)
+        slides = {
+            name: {"slide_id": view.name, "label": view.label, "rows": len(view.bag)}
+            for name, view in (("a", a), ("b", b))
+        }
+        strategies = {
+            title: {"rows_of_a": of_a, "rows_of_b": of_b, "synthetic": new, "label_weight_of_a": weights[title]}
+            for title, (of_a, of_b, new) in rows.items()
+        }
+        print_json({"out": str(out), **slides, "strategies": strategies})
+        return
+    output.print(f"a, whose label stays: {a.name} ({a.label}); b: {b.name} ({b.label})")
+    lines = [
+        (title, f"{of_a} of {len(a.bag)}", f"{of_b} of {len(b.bag)}", str(new), f"{weights[title]:.2f}")
+        for title, (of_a, of_b, new) in rows.items()
+    ]
+    output.print(make_table(("strategy", "rows of a", "rows of b", "synthetic", "label weight of a"), lines))
+    print_result(f"Drawn in {out}")
 
 
 def _views(bags: BagDataset, hierarchy: ClassHierarchy, first: str, second: str) -> tuple[BagView, BagView]:
@@ -81,32 +97,3 @@ def _views(bags: BagDataset, hierarchy: ClassHierarchy, first: str, second: str)
         coords = None if sample.coords_px0 is None else sample.coords_px0.numpy()
         views.append(BagView(sample.features, name, names[targets[name]], coords))
     return views[0], views[1]
-
-
-def _origins(rows: Mixed) -> tuple[int, int, int]:
-    """Instances of a, of b, and synthetic ones."""
-    a, b, synthetic = (int((rows.origin_bag == origin).sum()) for origin in (0, 1, -1))
-    return a, b, synthetic
-
-
-def _as_json(a: BagView, b: BagView, mixed: dict[str, Mixed], out: Path) -> dict[str, Any]:
-    strategies = {}
-    for title, rows in mixed.items():
-        of_a, of_b, synthetic = _origins(rows)
-        counts = {"rows_of_a": of_a, "rows_of_b": of_b, "synthetic": synthetic}
-        strategies[title] = {**counts, "label_weight_of_a": rows.weight_a}
-    a_and_b = {
-        name: {"slide_id": view.name, "label": view.label, "rows": len(view.bag)} for name, view in (("a", a), ("b", b))
-    }
-    return {"out": str(out), **a_and_b, "strategies": strategies}
-
-
-def _show(a: BagView, b: BagView, mixed: dict[str, Mixed], out: Path) -> None:
-    lines = []
-    for title, rows in mixed.items():
-        of_a, of_b, synthetic = _origins(rows)
-        counts = (f"{of_a} of {len(a.bag)}", f"{of_b} of {len(b.bag)}", str(synthetic))
-        lines.append((title, *counts, f"{rows.weight_a:.2f}"))
-    output.print(f"a, whose label stays: {a.name} ({a.label}); b: {b.name} ({b.label})")
-    output.print(make_table(("strategy", "rows of a", "rows of b", "synthetic", "label weight of a"), lines))
-    print_result(f"Drawn in {out}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from typer import Argument, Option
 
-from pams_mil.cli.console import make_table, output, print_json, print_result
+from pams_mil.cli.console import fits, make_table, output, print_json, print_result
 from pams_mil.cli.options import TableOptions, out_folder
 from pams_mil.errors import ConfigError, OutputError
 
@@ -77,59 +77,38 @@ def split(
     if json:
         print_json({"out": str(out), **asdict(written)})
     else:
-        _show(_readable(written, table, hierarchy))
+        _show(written, table, hierarchy)
 
 
-def _show(written: WrittenSplit) -> None:
-    for line in written.lines:
-        print_result(line)
-    folds = list(range(len(written.counts)))
-    while folds:  # as many folds beside each other as there is room for
-        shown = next((n for n in range(len(folds), 1, -1) if _width(written, folds[:n]) <= output.width), 1)
-        output.print(_table(written, folds[:shown]))
-        folds = folds[shown:]
-
-
-def _readable(written: WrittenSplit, manifest: Manifest, hierarchy: ClassHierarchy) -> WrittenSplit:
-    """The same with groups as rows where classes are too many."""
+def _show(written: WrittenSplit, manifest: Manifest, hierarchy: ClassHierarchy) -> None:
+    """Classes, or groups where these are too many, down; patients, slides, and those of the parts of folds across."""
     from pams_mil.data.splits.split_writer import patients_by_class
     from pams_mil.report.page import readable_level, readable_rows
 
-    level, (_, rows) = readable_level(hierarchy), readable_rows(hierarchy)
-    only = dict.fromkeys(rows, written.num_patients)
-    return replace(
-        written,
-        patients=only if level is None else patients_by_class(manifest, hierarchy, level),
-        counts=tuple(
-            {subset: {row: sum(by_class[one] for one in names) for row, names in rows.items()}
-             for subset, by_class in fold.items()}
-            for fold in written.counts
-        ),
-    )  # fmt: skip
+    for line in written.lines:
+        print_result(line)
+    level, (_, groups) = readable_level(hierarchy), readable_rows(hierarchy)
+    only = dict.fromkeys(groups, written.num_patients)
+    patients = {
+        **(only if level is None else patients_by_class(manifest, hierarchy, level)),
+        "all": written.num_patients,
+    }
+    several, parts = len(written.counts) > 1, "/".join(written.counts[0])
 
+    def table(folds: range) -> Table:
+        rows = []
+        for name, classes in {**groups, "all": hierarchy.classes}.items():
+            slides = [[sum(of[one] for one in classes) for of in written.counts[fold].values()] for fold in folds]
+            shown = ("/".join(map(str, fold)) for fold in slides)
+            rows.append((name, f"{patients[name]:,}", f"{sum(slides[0]):,}", *shown))
+        heads = ("class", "patients", "slides", *(f"fold {fold}" if several else parts for fold in folds))
+        return make_table(heads, rows, title=f"Slides in {parts} of each fold" if several else "", wrap=False)
 
-def _width(written: WrittenSplit, folds: list[int]) -> int:
-    from rich.console import Console
-
-    # Measured where nothing has to wrap, else every table would fit.
-    return Console(width=10_000).measure(_table(written, folds)).maximum
-
-
-def _table(written: WrittenSplit, folds: list[int]) -> Table:
-    """Classes down; patients, slides, and the slides in the parts of folds across."""
-    counts = [written.counts[fold] for fold in folds]
-    parts, several = "/".join(counts[0]), len(written.counts) > 1
-    title = f"Slides in {parts} of each fold" if several else ""
-    heads = ("class", "patients", "slides", *(f"fold {fold}" if several else parts for fold in folds))
-    rows = []
-    for name, patients in written.patients.items():
-        slides = sum(by_class[name] for by_class in counts[0].values())
-        cells = ("/".join(str(by_class[name]) for by_class in fold.values()) for fold in counts)
-        rows.append((name, f"{patients:,}", f"{slides:,}", *cells))
-    total = sum(sum(by_class.values()) for by_class in counts[0].values())
-    sums = ("/".join(str(sum(by_class.values())) for by_class in fold.values()) for fold in counts)
-    rows.append(("all", f"{written.num_patients:,}", f"{total:,}", *sums))
-    return make_table(heads, rows, title=title, wrap=False)
+    first, end = 0, len(written.counts)
+    while first < end:  # as many folds beside each other as there is room for
+        last = next((one for one in range(end, first + 1, -1) if fits(table(range(first, one)))), first + 1)
+        output.print(table(range(first, last)))
+        first = last
 
 
 def _numbers(text: str) -> list[float]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from typer import Argument, Option
 
 from pams_mil.cli.console import print_note, progress_bar
 from pams_mil.cli.options import ColumnOptions, PatientsAreSlides
 from pams_mil.errors import MissingExtraError, counted
-
-if TYPE_CHECKING:
-    from pams_mil.view.serve import Server
 
 
 def view(
@@ -74,21 +70,16 @@ def view(
     server = open_server(session, host=host, port=port, allow_network=allow_network)
     if port is None and server.port != VIEW_PORT:
         print_note(f"Note: port {VIEW_PORT} is taken, so links of reports lead to another viewer, if to any.")
-    _announce(server, open_browser=browser, network=not is_loopback(host))
-    server.run()
-    print_note(f"Reviews: {session.journal.table}" if session.journal.table.exists() else "No verdicts were given.")
-
-
-def _announce(server: Server, *, open_browser: bool, network: bool) -> None:
-    if network:
+    if not is_loopback(host):
         print_note(
             "Warning: other machines can reach this viewer. Nothing is encrypted: whoever listens on the network sees "
             "the token and every picture. 'ssh -L' is the safe way."
         )
-    for note in server.session.notes:
+    for note in session.notes:
         print_note(f"Note: {note}")
-    count = len(server.session.cases)
-    print_note(f"{counted(count, 'case')}, {server.session.shelf.num_files:,} with a slide. Stop with Ctrl-C.")
+    print_note(f"{counted(len(session.cases), 'case')}, {session.shelf.num_files:,} with a slide. Stop with Ctrl-C.")
     print(server.address, flush=True)
-    if open_browser:
+    if browser:
         server.open_browser()
+    server.run()
+    print_note(f"Reviews: {session.journal.table}" if session.journal.table.exists() else "No verdicts were given.")
