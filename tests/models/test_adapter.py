@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -70,6 +73,14 @@ def test_the_trial_leaves_modes_and_random_numbers_alone():
     assert (model.module.training, model.module.body[1].training) == (True, False)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_module_of_padded_bags_is_traced():
+    model = create_model(Batched, in_features=4, num_classes=3).eval()
+    traced = torch.jit.trace(lambda bag: model.trace(bag).vectors, torch.randn(6, 4))
+    bag = torch.randn(9, 4)
+    torch.testing.assert_close(traced(bag), model(bag).logits)
+
+
 def test_gradients_reach_the_module_and_every_weight_is_its_own():
     model = create_model(Plain, in_features=4, num_classes=3)
     model(torch.randn(6, 4)).logits.sum().backward()
@@ -117,14 +128,59 @@ def test_the_contract_of_mil_lab():
     torch.testing.assert_close(output.attention, log["attention"][0].softmax(-1).mean(0).detach())
     assert model.module.classifier.in_features == 8  # an option of its own, by its name
 
-    class NeedsLabel(ByTemplate):
-        """As its CLAM: no logits without a label."""
 
-        def forward(self, h: Tensor, label: Tensor | None = None, **others: object) -> tuple[dict, dict]:
-            return super().forward(h)[0] | {"loss": label.long()}, {}
+class ByLabel(ByTemplate):
+    """As MIL-Lab's CLAM and DTFD: no answer without a label and a loss, random groups, a loss of its own beside."""
 
-    with pytest.raises(ModelInputError, match=r"NeedsLabel takes neither a bag .*'NoneType' object has no attribute"):
-        create_model(NeedsLabel, in_features=5, num_classes=3)(bag)
+    def __init__(self, in_dim: int, num_classes: int) -> None:
+        super().__init__(in_dim, num_classes=num_classes)
+        self.instance = nn.Linear(in_dim, num_classes)
+
+    def forward(self, h: Tensor, label: Tensor | None = None, loss_fn: object = None, **others: object) -> tuple:
+        assert label is not None, "a label is required"
+        rows = list(range(h.shape[1]))
+        random.shuffle(rows)
+        rows = np.random.permutation(rows).tolist()
+        logits = super().forward(h[:, rows[: len(rows) // 2 + 1]] + torch.rand(()))[0]["logits"]
+        own = nn.functional.cross_entropy(self.instance(h[0]).mean(0, keepdim=True), label)
+        return {"logits": logits, "loss": 0.7 * loss_fn(logits, label) + 0.3 * own}, {"loss": own.item()}
+
+
+def test_a_module_that_must_be_told_a_label_predicts_without_and_keeps_its_own_loss():
+    model = create_model(ByLabel, in_features=5, num_classes=3)
+    batch = BagBatch.pack([torch.randn(7, 5), torch.randn(4, 5)], keys=("s1", "s2"))
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    answers = [model.eval()(batch) for _ in range(2)]
+    assert before == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+    torch.testing.assert_close(answers[0].logits, answers[1].logits, rtol=0, atol=0)  # what it draws, slide ids fix
+    assert answers[0].auxiliary is None
+    output = model.train()(batch.with_seeds([1, 2]))
+    targets = torch.tensor([2, 0])
+    terms = output.auxiliary(targets)
+    expected = [
+        0.3 * nn.functional.cross_entropy(model.module.instance(bag).mean(0), target)
+        for bag, target in zip(batch.bags(), targets, strict=True)
+    ]
+    torch.testing.assert_close(terms["model"], torch.stack(expected))
+    terms["model"].sum().backward()
+    assert model.module.instance.weight.grad.abs().sum() > 0
+
+
+def test_logits_that_depend_on_the_label_are_refused_and_failures_name_slide_and_line():
+    class Leaks(ByTemplate):
+        def forward(self, h: Tensor, label: Tensor | None = None, **others: object) -> tuple:
+            return {"logits": super().forward(h)[0]["logits"] + label.float()}, {}
+
+    with pytest.raises(ModelInputError, match="The logits of Leaks change with the label"):
+        create_model(Leaks, in_features=5, num_classes=3)
+
+    class Top(Plain):
+        def forward(self, bag: Tensor) -> Tensor:
+            return super().forward(bag[bag[:, 0].topk(3).indices])
+
+    model = create_model(Top, in_features=5, num_classes=3)
+    with pytest.raises(ModelInputError, match=r"Top fails on slide 's1', \[2, 5\]: .* \(test_adapter.py, line \d+\)"):
+        model(BagBatch.single(torch.randn(2, 5), "s1"))
 
 
 class OneLogit(nn.Module):

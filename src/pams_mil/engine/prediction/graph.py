@@ -110,7 +110,8 @@ def write_graph(runs: Sequence[LoadedRun], path: Path) -> str:
         try:
             worst = max(_difference(runs, session.run, _inputs(runs[0], n, generator)) for n in SIZES)
         except Exception as error:  # of a model or graph that takes bags of some sizes only
-            raise GraphError(f"The ONNX graph does not take bags of every size: {first_line(error)[:200]}.") from error
+            why = first_line(error)[:200].rstrip(".")
+            raise GraphError(f"The ONNX graph does not take bags of every size: {why}.") from error
         # Not `worst > TOLERANCE`: NaN must not pass.
         if not worst <= TOLERANCE:
             raise GraphError(

@@ -8,22 +8,31 @@ It runs bag by bag, one module per level that a method trains; a shared module s
 classes. A constructor that is not told the number of classes makes modules of one logit, as torchmil's are: one module
 per class then gives the logit of its class, and of two classes the more urgent one has a module. What the network has
 beside logits is not known, so heads on its vectors (HAF, Chang) cannot be had.
+
+A forward that fails without a label, as of models with a loss of their own, is told one: any class for its logits,
+which must not change with it, and in training, in a second pass, the true class for what it adds to the loss.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import random
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pams_mil import discover
-from pams_mil.errors import ConfigError, ModelInputError, first_line, listing, refuse_unknown, require_counts
+from pams_mil import discover, seeding
+from pams_mil.errors import ConfigError, ModelInputError, PamsError, first_line, listing, refuse_unknown, require_counts
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.heads import Head, Scored
+from pams_mil.models.core.inputs import is_out_of_memory
 from pams_mil.models.core.mil_model import Embedded, MILModel
 from pams_mil.ops import at_least_float32
 
@@ -41,6 +50,23 @@ _SHAPE_NAME = "in_shape"
 """torchmil's name of the width, a tuple there."""
 _ATTENTION_FLAGS = ("return_attention", "return_att", "attention")
 _ATTENTION_KEYS = ("attention", "att", "attn", "A", "attention_weights")
+_LABEL_NAMES = ("label", "labels", "target", "targets", "y")
+_LOSS_NAMES = ("loss_fn", "criterion", "loss_func", "loss")
+
+
+class _Way(NamedTuple):
+    """How a module wants to be called: with an axis of bags, and told a class."""
+
+    axis: bool
+    labeled: bool
+
+
+class _Answer(NamedTuple):
+    """Of one bag: logits [c], attention [n] that sums to 1, and what the module calls its loss."""
+
+    logits: Tensor
+    attention: Tensor | None
+    loss: Any
 
 
 class AdaptedModel(MILModel):
@@ -73,45 +99,76 @@ class AdaptedModel(MILModel):
                 raise ConfigError(f"{name} must be or return a torch nn.Module, found {type(module).__name__}.")
         self.module: nn.Module = modules[0] if classes is not None else nn.ModuleList(modules)
         self._logits_each = num_classes if classes is not None else 1
-        self._adds_axis: bool | None = None
+        # Now rather than with the first bag: a trial that fails while a graph is traced ends the process. Where a model
+        # is only laid out, without storage, nothing can be tried.
+        self._way = _Way(False, False) if torch.empty(0).is_meta else self._find_way()
 
     def trace(self, features: Tensor, groups: Tensor | None = None) -> Embedded:
         """The logits of one bag; whether the graph holds for every n is found out by comparing, as of any model."""
-        axis = self._finds_axis(features) if self._adds_axis is None else self._adds_axis
-        return Embedded(self._answer(features, attention=False, axis=axis)[0][None], None)
+        return Embedded(self._answer(features, self._way).logits[None], None)
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Logits [b, c], which stand for the bags' vectors, and attention where the module gives it for all bags."""
-        if self._adds_axis is None:
-            self._adds_axis = self._finds_axis(batch.features)
-        answers = [self._answer(bag, attention=attention, axis=self._adds_axis) for bag in batch.bags()]
-        weights = [weight for _, weight in answers if weight is not None]
+        answers = self._answers(batch, attention=attention)
+        weights = [answer.attention for answer in answers if answer.attention is not None]
         complete = attention and len(weights) == len(answers)
-        return Embedded(torch.stack([logits for logits, _ in answers]), torch.cat(weights) if complete else None)
+        return Embedded(
+            torch.stack([answer.logits for answer in answers]),
+            torch.cat(weights) if complete else None,
+            auxiliary=partial(self._own_loss, batch) if self.training and self._way.labeled else None,
+        )
 
     def score(self, embedded: Embedded) -> Scored:
         """The logits as they are."""
         return Scored(embedded.vectors, embedded.vectors, None)
 
-    def _answer(self, bag: Tensor, *, attention: bool, axis: bool) -> tuple[Tensor, Tensor | None]:
+    def _own_loss(self, batch: BagBatch, targets: Tensor) -> dict[str, Tensor]:
+        """What the module adds to a loss of 0 of its logits, in a pass that is told the true classes."""
+        losses = [answer.loss for answer in self._answers(batch, labels=targets.tolist())]
+        known = [at_least_float32(loss).mean() for loss in losses if isinstance(loss, Tensor)]
+        return {"model": torch.stack(known)} if len(known) == len(losses) else {}
+
+    def _answers(self, batch: BagBatch, *, attention: bool = False, labels: Sequence[int] = ()) -> list[_Answer]:
+        """What the module says of every bag, its random numbers fixed by the seed or, in evaluation, the slide id."""
+        answers = []
+        for index, bag in enumerate(batch.bags()):
+            key = batch.key(index)
+            seed = batch.seeds[index] if self.training and batch.seeds else seeding.derive(0, key)
+            try:
+                with _drawing(seed, torch_too=not self.training):
+                    label = labels[index] if labels else 0
+                    answers.append(self._answer(bag, self._way, attention=attention, label=label))
+            except Exception as error:  # whatever someone's code raises of a bag that it does not take
+                if isinstance(error, PamsError) or is_out_of_memory(error):
+                    raise
+                place = traceback.extract_tb(error.__traceback__)[-1]
+                raise ModelInputError(
+                    f"{_name(type(self).factory)} fails on {f'slide {key!r}' if key else f'bag {index}'}, "
+                    f"{list(bag.shape)}: {first_line(error)} ({Path(place.filename).name}, line {place.lineno})."
+                ) from error
+        return answers
+
+    def _answer(self, bag: Tensor, way: _Way, *, attention: bool = False, label: int = 0) -> _Answer:
         """Logits [c] and attention [n] of one bag."""
         if not isinstance(self.module, nn.ModuleList):
-            return self._answer_of(self.module, bag, attention=attention, axis=axis)
-        answers = [self._answer_of(module, bag, attention=attention, axis=axis) for module in self.module]
-        scores = torch.cat([logit for logit, _ in answers])
+            return self._answer_of(self.module, bag, way, attention, label)
+        answers = [self._answer_of(module, bag, way, attention, label) for module in self.module]
+        scores = torch.cat([answer.logits for answer in answers])
         # Softmax over (0, z) is the sigmoid of z.
         logits = torch.cat([torch.zeros_like(scores), scores]) if self.num_classes == 2 else scores
-        weights = [weight for _, weight in answers if weight is not None]
-        return logits, torch.stack(weights).mean(0) if len(weights) == len(answers) else None
+        weights = [answer.attention for answer in answers if answer.attention is not None]
+        return _Answer(logits, torch.stack(weights).mean(0) if len(weights) == len(answers) else None, None)
 
-    def _answer_of(
-        self, module: nn.Module, bag: Tensor, *, attention: bool, axis: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """What one module answers: its logits, and attention [n]."""
-        known = inspect.signature(module.forward).parameters
-        flag = next((name for name in _ATTENTION_FLAGS if name in known), None) if attention else None
-        answer = module(bag[None] if axis else bag, **({} if flag is None else {flag: True}))
-        logits, weights = _parts(answer)
+    def _answer_of(self, module: nn.Module, bag: Tensor, way: _Way, attention: bool, label: int) -> _Answer:
+        """What one module answers: its logits, attention [n] if asked for, and its loss if it is told a label."""
+        flag = _named(module, _ATTENTION_FLAGS) if attention else None
+        extra: dict[str, Any] = {} if flag is None else {flag: True}
+        if way.labeled:
+            told = torch.tensor([label], device=bag.device)
+            pairs = ((_named(module, _LABEL_NAMES), told), (_named(module, _LOSS_NAMES), _no_loss))
+            extra |= {name: value for name, value in pairs if name is not None}
+        answer = module(bag[None] if way.axis else bag, **extra)
+        logits, weights, loss = _parts(answer)
         # torchmil's and MIL-Lab's are scores, also where all of them happen to be above 0.
         raw = flag == "return_att" or (isinstance(answer, tuple) and isinstance(answer[0], Mapping))
         count = self._logits_each
@@ -125,24 +182,36 @@ class AdaptedModel(MILModel):
                 f"{_name(type(self).factory)} must return logits [{count}] or [1, {count}] for a bag "
                 f"{list(bag.shape)}, alone, first of a tuple or under 'logits'; found {shape}.{why}"
             )
-        return logits.reshape(-1), _shares(weights, len(bag), raw=raw) if attention else None
+        return _Answer(logits.reshape(-1), _shares(weights, len(bag), raw=raw) if attention else None, loss)
 
-    def _finds_axis(self, features: Tensor) -> bool:
-        """Whether the module takes [1, n, d] rather than [n, d]: tried once, without a trace in it."""
+    def _find_way(self) -> _Way:
+        """How the module is called, without a trace in it: [n, d] or [1, n, d], told a label only if it must be."""
         # As many rows as no other size has, so that no axis is taken for another.
-        bag = features.new_zeros(self.num_classes + self.in_features + 1, self.in_features)
+        rows = self.num_classes + self.in_features + 1
+        bag = torch.rand(rows, self.in_features, generator=seeding.generator(0), device="cpu").to(torch.empty(0))
+        told = not isinstance(self.module, nn.ModuleList) and _named(self.module, _LABEL_NAMES) is not None
         errors = []
-        for axis in (False, True):
+        for way in (_Way(axis, labeled) for labeled in (False, True)[: 1 + told] for axis in (False, True)):
             try:
-                with untouched(self.module):
-                    self._answer(bag, attention=False, axis=axis)
-                return axis
+                answers = [self._tried(bag, way, label) for label in (0, self.num_classes - 1)[: 1 + way.labeled]]
             except Exception as error:  # whatever someone's code raises of a shape that it does not take
-                errors.append(f"{'[1, n, d]' if axis else '[n, d]'}: {first_line(error)}")
+                shape = "[1, n, d]" if way.axis else "[n, d]"
+                errors.append(f"{shape}{' and a label' if way.labeled else ''}: {first_line(error)}")
+                continue
+            if not torch.equal(answers[0], answers[-1]):
+                raise ModelInputError(
+                    f"The logits of {_name(type(self).factory)} change with the label that it is told, so they are no "
+                    "prediction. Its forward must use the label for the loss alone."
+                )
+            return way
         raise ModelInputError(
-            f"{_name(type(self).factory)} takes neither a bag [n, d] nor [1, n, d] with n = {len(bag)} and "
+            f"{_name(type(self).factory)} takes neither a bag [n, d] nor [1, n, d] with n = {rows} and "
             f"d = {self.in_features}. Its answers: {'; '.join(errors)}"
         )
+
+    def _tried(self, bag: Tensor, way: _Way, label: int) -> Tensor:
+        with untouched(self.module), _drawing(0, torch_too=True):
+            return self._answer(bag, way, label=label).logits
 
 
 def adapt(kind: Any) -> type[MILModel]:
@@ -204,17 +273,18 @@ def _size_names(kind: Callable[..., Any]) -> tuple[str, str | None]:
     return width, classes
 
 
-def _parts(answer: Any) -> tuple[Any, Any]:
-    """Logits and attention, as far as an answer has them: alone, a tuple that starts with them, or a dict."""
+def _parts(answer: Any) -> tuple[Any, Any, Any]:
+    """Logits, attention and loss, as far as an answer has them: alone, a tuple that starts with them, or a dict."""
     if isinstance(answer, Mapping):
-        return answer.get("logits"), next((answer[key] for key in _ATTENTION_KEYS if key in answer), None)
+        weights = next((answer[key] for key in _ATTENTION_KEYS if key in answer), None)
+        return answer.get("logits"), weights, answer.get("loss")
     if not isinstance(answer, (tuple, list)) or not answer:
-        return answer, None
+        return answer, None, None
     # MIL-Lab gives a dict of results and a dict of what is logged.
     if isinstance(answer[0], Mapping):
         merged = {key: value for one in reversed(answer) if isinstance(one, Mapping) for key, value in one.items()}
         return _parts(merged)
-    return answer[0], answer[1] if len(answer) == 2 else None
+    return answer[0], answer[1] if len(answer) == 2 else None, None
 
 
 def _shares(weights: Any, rows: int, *, raw: bool = False) -> Tensor | None:
@@ -233,6 +303,34 @@ def _shares(weights: Any, rows: int, *, raw: bool = False) -> Tensor | None:
     mean = table.mean(0)
     total = mean.sum()
     return mean / total if bool(total > 0) else torch.full_like(mean, 1 / rows)
+
+
+def _named(module: nn.Module, names: Sequence[str]) -> str | None:
+    """The first of several names that is a parameter of a module's forward."""
+    known = inspect.signature(module.forward).parameters
+    return next((name for name in names if name in known), None)
+
+
+def _no_loss(logits: Tensor, *_: Any) -> Tensor:
+    """The loss of the logits for a module that asks for one: 0, since the method has a loss of its own."""
+    return logits.new_zeros(())
+
+
+@contextmanager
+def _drawing(seed: int, *, torch_too: bool) -> Iterator[None]:
+    """Python's and NumPy's global random numbers, and torch's, from a seed; as before afterwards."""
+    # DTFD's authors, for one, shuffle with the first.
+    python, arrays = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    try:
+        with torch.random.fork_rng(devices=[], enabled=torch_too):
+            if torch_too:
+                torch.default_generator.manual_seed(seed)
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(arrays)
 
 
 @contextmanager
