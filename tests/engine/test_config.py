@@ -226,7 +226,10 @@ def test_a_method_of_a_grid_may_bring_its_own_training_and_pairing():
     assert (own.training.epochs, own.training.drop_instances) == (3, 0.7)
     assert own.pairing == {"probability": 0.2, "rule": "keep_label"}
     assert own.method.options == {}
-    for broken, words in ((0.7, "must be settings"), ({"drop_instance": 0.7}, "drop_instances")):
+    for broken, words in (
+        (0.7, "methods.0.training: input should be a valid dictionary, found 0.7.$"),
+        ({"drop_instance": 0.7}, "drop_instances"),
+    ):
         with pytest.raises(ConfigError, match=words):
             cells(build(GridConfig, {**GOOD, "methods": [{**arm, "training": broken}]}))
 

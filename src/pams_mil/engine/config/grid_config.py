@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -29,28 +30,42 @@ from pams_mil.engine.config.run_config import (
 from pams_mil.engine.config.yaml_file import read_yaml
 from pams_mil.errors import ConfigError, listing, nearest
 
-AnyChoice = TypeVar("AnyChoice", bound=Choice)
-
 
 def _all(package: str) -> Any:
     def read(values: Any) -> Any:
         choices = values if isinstance(values, (list, tuple)) else [values]
+        if not choices:
+            raise ValueError("expected at least one")
         return [read_choice(package, value) for value in choices]
 
     return BeforeValidator(read)
 
 
+class GridMethod(Choice):
+    """A row of the table; what `training` and `pairing` name goes before the grid's."""
+
+    label: Annotated[str, Field(coerce_numbers_to_str=True)] = ""
+    training: dict[str, Any] = Field(default_factory=dict)
+    pairing: dict[str, Any] = Field(default_factory=dict)
+
+
+class GridModel(ModelChoice):
+    """A model under a name of its own."""
+
+    label: Annotated[str, Field(coerce_numbers_to_str=True)] = ""
+
+
 class GridConfig(Strict):
     """A benchmark; a `label` beside a method's or model's name tells variants apart in the table.
 
-    A method may also bring `training` and `pairing` of its own: what it names there goes before the grid's. `arms`
-    goes before both: the `training` of one method on one model, by their labels.
+    `arms` goes before the settings of the grid and of a method: the `training` of one method on one model, by their
+    labels.
     """
 
     data: DataConfig
     classes: ClassFiles
-    methods: Annotated[tuple[Choice, ...], _all("methods")] = Field(min_length=1)
-    models: Annotated[tuple[ModelChoice, ...], _all("models")] = (ModelChoice(name="abmil"),)
+    methods: Annotated[tuple[GridMethod, ...], _all("methods")]
+    models: Annotated[tuple[GridModel, ...], _all("models")] = (GridModel(name="abmil"),)
     seeds: tuple[int, ...] = Field(default=(0, 1, 2, 3, 4), min_length=1)
     folds: tuple[int, ...] | None = None
     reference: str | None = None
@@ -93,79 +108,51 @@ def load_grid(path: Path | str, overrides: Sequence[str] = ()) -> GridConfig:
 def reference_label(grid: GridConfig) -> str:
     """The method that the others are compared with."""
     labels = [label(choice) for choice in grid.methods]
-    wanted = grid.reference or labels[0]
-    if wanted not in labels:
-        raise ConfigError(
-            f"reference: there is no method labelled {wanted!r} in the grid.{nearest(wanted, labels)} "
-            f"Found {listing(labels)}."
-        )
-    return wanted
+    _require("reference", "method", grid.reference or labels[0], labels)
+    return grid.reference or labels[0]
 
 
-def label(choice: Choice) -> str:
+def label(choice: GridMethod | GridModel) -> str:
     """The name in the table."""
-    return str(choice.options.get("label", short_name(choice.name)))
+    return choice.label or short_name(choice.name)
 
 
 def cells(grid: GridConfig) -> list[Cell]:
     """All runs, seed by seed, so that a benchmark that is cut short is balanced."""
     for kind, choices in (("methods", grid.methods), ("models", grid.models)):
-        labels = [label(choice) for choice in choices]
-        twice = sorted({name for name in labels if labels.count(name) > 1})
+        twice = [name for name, count in Counter(map(label, choices)).items() if count > 1]
         if twice:
             raise ConfigError(
                 f"{kind}: {listing(twice)} appears more than once; tell variants apart with 'label', "
                 "e.g. {name: pams, label: PAMS without remix, remix: null}."
             )
-    _check_arms(grid)
+    # Arms may be of models that `models=` has left out.
+    models = list(dict.fromkeys([*map(label, grid.models), *discover.available("models")]))
+    for column, arms in grid.arms.items():
+        _require("arms", "model", column, models)
+        for row in arms:
+            _require("arms", "method", row, [label(choice) for choice in grid.methods])
     planned = []
     folds: tuple[int | None, ...] = grid.folds or (None,)
     # The method changes fastest: when time is up, all methods have the same seeds and folds behind them.
     for seed, fold, model, method in product(grid.seeds, folds, grid.models, grid.methods):
-        name = f"{label(model)}--{label(method)}--seed{seed}" + ("" if fold is None else f"--fold{fold}")
-        data = grid.data if fold is None else grid.data.model_copy(update={"fold": fold})
+        row, column = label(method), label(model)
+        own = {**method.training, **(arm := grid.arms.get(column, {}).get(row, {}))}
+        where = f"arms: {column}: {row}" if arm else f"methods: training of {row!r}"
+        training = build(TrainingConfig, {**grid.training.model_dump(), **own}, where=where) if own else grid.training
         config = RunConfig(
-            data=data, classes=grid.classes, method=_plain(method, _ARM_KEYS), model=_plain(model, ("label",)),
-            pairing={**grid.pairing, **_own(method, "pairing")}, training=_training(grid, model, method),
-            compute=grid.compute, seed=seed,
+            data=grid.data if fold is None else grid.data.model_copy(update={"fold": fold}), classes=grid.classes,
+            method=Choice(name=method.name, **method.options),
+            model=ModelChoice(name=model.name, init=model.init, **model.options),
+            pairing={**grid.pairing, **method.pairing}, training=training, compute=grid.compute, seed=seed,
         )  # fmt: skip
-        planned.append(Cell(FileNames()[name], label(model), label(method), seed, fold, config, grid.split))
+        key = FileNames()[f"{column}--{row}--seed{seed}" + ("" if fold is None else f"--fold{fold}")]
+        planned.append(Cell(key, column, row, seed, fold, config, grid.split))
     return planned
 
 
-_ARM_KEYS = ("label", "training", "pairing")
-"""What stands beside a method's options in a grid, and belongs to its row of the table instead."""
-
-
-def _plain(choice: AnyChoice, without: Sequence[str]) -> AnyChoice:
-    return type(choice)(**{key: value for key, value in choice.model_dump().items() if key not in without})
-
-
-def _own(method: Choice, section: str) -> dict[str, Any]:
-    own = method.options.get(section, {})
-    if not isinstance(own, Mapping):
+def _require(where: str, kind: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
         raise ConfigError(
-            f"methods: {section} of {label(method)!r} must be settings such as {{drop_instances: 0.5}}, found {own!r}."
+            f"{where}: there is no {kind} labelled {name!r} in the grid.{nearest(name, known)} Found {listing(known)}."
         )
-    return dict(own)
-
-
-def _training(grid: GridConfig, model: Choice, method: Choice) -> TrainingConfig:
-    arm = grid.arms.get(label(model), {}).get(label(method), {})
-    where = f"arms: {label(model)}: {label(method)}" if arm else f"methods: training of {label(method)!r}"
-    own = {**_own(method, "training"), **arm}
-    return build(TrainingConfig, {**grid.training.model_dump(), **own}, where=where) if own else grid.training
-
-
-def _check_arms(grid: GridConfig) -> None:
-    """Arms name methods of the grid, and models of the grid or any others, which `models=` may have left out."""
-    models = list(dict.fromkeys([*map(label, grid.models), *discover.available("models")]))
-    methods = [label(choice) for choice in grid.methods]
-    for model, arms in grid.arms.items():
-        for kind, names, known in (("model", [model], models), ("method", list(arms), methods)):
-            for name in names:
-                if name not in known:
-                    raise ConfigError(
-                        f"arms: there is no {kind} labelled {name!r} in the grid.{nearest(name, known)} "
-                        f"Found {listing(known)}."
-                    )
