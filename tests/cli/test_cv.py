@@ -25,8 +25,8 @@ from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.data.tables import read_table
 from pams_mil.engine import predict
 from pams_mil.engine.grid import engines as local_processes
-from pams_mil.engine.grid.benchmark_cell import bag_cache
 from pams_mil.engine.grid.folds import folds_of_table
+from pams_mil.engine.grid.grid import bag_cache
 from pams_mil.errors import ConfigError
 from pams_mil.view.opening import Asked, open_session
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
 from pams_mil.data.tables import read_table
-from pams_mil.engine.grid import benchmark_cell
 from pams_mil.engine.grid import engines as local_processes
+from pams_mil.engine.grid import grid as benchmark
 from pams_mil.engine.tuning import choice
 from pams_mil.engine.tuning import tune as tuning
 from pams_mil.errors import ConfigError
@@ -252,7 +252,7 @@ def test_labels_of_held_out_slides_have_no_way_into_the_choice(finished: tuple[P
 
 def test_no_test_part_is_predicted_before_the_choice_is_written(cohort: Path, tmp_path: Path, monkeypatch) -> None:
     order = []
-    real, chosen = benchmark_cell.predict_own, tuning.Tuning._choose
+    real, chosen = benchmark.predict_own, tuning.Tuning._choose
 
     def predict(runs, data, *, split, **options):
         order.append(split)
@@ -262,7 +262,7 @@ def test_no_test_part_is_predicted_before_the_choice_is_written(cohort: Path, tm
         order.append("chosen")
         return chosen(self, ended)
 
-    monkeypatch.setattr(benchmark_cell, "predict_own", predict)
+    monkeypatch.setattr(benchmark, "predict_own", predict)
     monkeypatch.setattr(tuning.Tuning, "_choose", choose)
     (tmp_path / "space.yaml").write_text("training: {epochs: 1, select: last}\ntry:\n  - {pooling: mean_pool}\n")
     words = command(cohort, tmp_path / "tuned", "--seeds", 1)
@@ -296,7 +296,7 @@ class Hours(Here):
             if result is not None:
                 seconds = 3600.0 if len(self.ran) <= self.slow else 60.0
                 self.clock[0] += seconds
-                result = benchmark_cell.CellResult(result.key, result.error, seconds)
+                result = benchmark.CellResult(result.key, result.error, seconds)
             yield result
 
 

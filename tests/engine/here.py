@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from pams_mil.engine.config.grid_config import Cell
-from pams_mil.engine.grid.benchmark_cell import CellResult, run_cell
+from pams_mil.engine.grid.grid import CellResult, run_cell
 
 
 class Here:

@@ -19,11 +19,10 @@ from tests.forked import PATIENCE_S
 from pams_mil.data.tables import read_table
 from pams_mil.engine.config.grid_config import GridConfig, cells
 from pams_mil.engine.config.run_config import build
-from pams_mil.engine.grid import benchmark_cell as cells_module
 from pams_mil.engine.grid import engines as local_engine
-from pams_mil.engine.grid.benchmark_cell import epochs_done, run_cell
+from pams_mil.engine.grid import grid as cells_module
 from pams_mil.engine.grid.engines import LocalEngine
-from pams_mil.engine.grid.grid import run_grid
+from pams_mil.engine.grid.grid import epochs_done, run_cell, run_grid
 from pams_mil.engine.run.lock import LOCK
 from pams_mil.errors import ConfigError, RunError
 from pams_mil.experiments.derived_rows import read_entries

@@ -19,7 +19,7 @@ from pams_mil.data.doctor import diagnose
 from pams_mil.data.tables import read_table
 from pams_mil.engine import load, predict
 from pams_mil.engine.config.grid_config import Cell
-from pams_mil.engine.grid.benchmark_cell import predict_cell
+from pams_mil.engine.grid.grid import predict_cell
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.folder import RunFolder

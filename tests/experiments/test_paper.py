@@ -13,8 +13,7 @@ from pams_mil.cli.main import app
 from pams_mil.cohorts.cohort_writer import write_cohort
 from pams_mil.cohorts.digits import Digits
 from pams_mil.engine.config.grid_config import label
-from pams_mil.engine.grid.benchmark_cell import run_cell
-from pams_mil.engine.grid.grid import run_grid
+from pams_mil.engine.grid.grid import run_cell, run_grid
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.errors import ConfigError
 from pams_mil.experiments import paper, remix_time

@@ -81,16 +81,6 @@ class DataConfig(Strict):
         """`data: manifest.csv` is short for `data: {manifest: manifest.csv}`."""
         return {"manifest": content} if isinstance(content, (str, Path)) else content
 
-    def reading(self) -> dict[str, Any]:
-        """How to read the manifest, as `Manifest.read` takes it."""
-        return {
-            "fold": self.fold,
-            "splits": self.splits,
-            "clini": self.clini,
-            "columns": self.columns or None,
-            "patients_are_slides": self.patients_are_slides,
-        }
-
 
 class Choice(BaseModel):
     """A name with options beside it: `pams`, or `{name: pams, alpha: 1.8}`."""

@@ -20,8 +20,7 @@ from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 
 from pams_mil.engine.config.grid_config import Cell
-from pams_mil.engine.grid.benchmark_cell import CellResult, run_cell
-from pams_mil.engine.grid.grid import default_workers
+from pams_mil.engine.grid.grid import CellResult, default_workers, run_cell
 from pams_mil.engine.run.lock import LOCK
 from pams_mil.errors import first_line, needs_extra
 

@@ -26,7 +26,6 @@ FORMAT = "pams-checkpoint"
 VERSION = 2
 NOT_WEIGHTS = ("optimizer.", "trained.")
 """What only training needs: the optimizer's, and the trained weights where those to predict with are averaged."""
-MOST_HEADER = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -64,13 +63,23 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
 
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint, refusing what is truncated, altered, unsafe, of another program or of another version."""
-    # Before the library: it would believe the length that a damaged header claims.
-    _check_header(path)
+    start = b""
     try:
+        with path.open("rb") as opened:
+            start = opened.read(2)
+        # A header that claims more than the file has, or more than 100 MB, is refused before memory is claimed for it.
         with safe_open(path, framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError, MemoryError) as error:
+    except OSError as error:
+        raise CheckpointError(f"There is no readable checkpoint {path}: {error.strerror or error}.") from error
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, MemoryError) as error:
+        # torch.save writes a zip archive, older versions of it and pickle itself start with pickle's protocol opcode.
+        if start == b"PK" or start[:1] == b"\x80":
+            raise CheckpointError(
+                f"{path} is a pickle or torch archive, which can run code when it is loaded, and is refused. "
+                "Expected a safetensors file written by 'pams train'."
+            ) from error
         raise CheckpointError(
             f"{path} is not a readable checkpoint: {error}. It was cut short or altered; expected a safetensors file "
             "written by 'pams train'. Restore it from a copy, or train again."
@@ -138,29 +147,6 @@ def refuse_misfit(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -
 def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
     """Names of tensors with a value that is NaN or infinite."""
     return [name for name, tensor in tensors.items() if tensor.is_floating_point() and not all_finite(tensor)]
-
-
-def _check_header(path: Path) -> None:
-    """Look at the first bytes before a library does, so that nothing is allocated on a file's word."""
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            start = file.read(16)
-    except OSError as error:
-        raise CheckpointError(f"There is no readable checkpoint {path}: {error.strerror or error}.") from error
-    length = int.from_bytes(start[:8], "little")
-    if len(start) == 16 and length <= min(MOST_HEADER, size - 8) and start[8:9] == b"{":
-        return
-    # torch.save writes a zip archive, older versions of it and pickle itself start with pickle's protocol opcode.
-    if start[:2] == b"PK" or start[:1] == b"\x80":
-        raise CheckpointError(
-            f"{path} is a pickle or torch archive, which can run code when it is loaded, and is refused. "
-            "Expected a safetensors file written by 'pams train'."
-        )
-    raise CheckpointError(
-        f"{path} is not a checkpoint, or was cut short: {size:,} bytes that do not start like a safetensors file. "
-        "Restore it from a copy, or train again."
-    )
 
 
 def _parsed(path: Path, state: str) -> dict[str, Any]:

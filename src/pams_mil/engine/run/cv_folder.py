@@ -114,10 +114,6 @@ class CrossValidationFolder:
             )
         return folders
 
-    def slides(self) -> set[str]:
-        """Ids of the slides that the folds were made of."""
-        return set(tables.read_table(self.manifest_file)["slide_id"])
-
 
 def run_name(fold: int, seed: int | None = None) -> str:
     """The name of a fold's run; the first seed's has no number, so that further seeds can join later.

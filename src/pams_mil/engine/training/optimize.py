@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pams_mil.engine.config.run_config import TrainingConfig
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.training.one_process import Processes
-from pams_mil.errors import ConfigError, require_number
+from pams_mil.errors import ConfigError
 
 _KINDS: dict[str, Any] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "radam": torch.optim.RAdam}
 
@@ -104,7 +104,6 @@ class AveragedWeights:
     """
 
     def __init__(self, module: nn.Module, *, epochs: float) -> None:
-        require_number("epochs", epochs, above=0)
         self._module, self._epochs = module, epochs
         self.steps = 0
         self.tensors: dict[str, Tensor] = {name: weight.detach().clone() for name, weight in module.named_parameters()}

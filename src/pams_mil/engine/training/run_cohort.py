@@ -77,7 +77,8 @@ def read_manifest(data: DataConfig, hierarchy: ClassHierarchy) -> Manifest:
 @lru_cache(maxsize=16)
 def _parse(content: str, signatures: tuple[tuple[int, ...], ...], hierarchy: ClassHierarchy) -> Manifest:
     data = DataConfig.model_validate_json(content)
-    return Manifest.read(data.manifest, classes=hierarchy, **data.reading())
+    reading = data.model_dump(include={"fold", "splits", "clini", "columns", "patients_are_slides"})
+    return Manifest.read(data.manifest, classes=hierarchy, **reading)
 
 
 def _features(data: DataConfig, store: BagStore, seen: Manifest, marks: Mapping[str, Fingerprint]) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pams_mil.engine.config.grid_config import Cell
-from pams_mil.engine.grid.benchmark_cell import CellResult
-from pams_mil.engine.grid.grid import Engine
+from pams_mil.engine.grid.grid import CellResult, Engine
 
 KEPT = 3
 """One recipe of this many goes on to the next rung."""
