@@ -109,7 +109,7 @@ def audit(
             plain = not others and replace(own, tags=()) == Source()
             run = None if others else run_of(path)
             links[name] = Links(
-                shell=repeatable("audit", sys.argv[1:]),
+                repeatable("audit", sys.argv[1:]),
                 python=python_line(path, classes) if plain else Links.python,
                 view="" if run is None else view_command(run),
             )

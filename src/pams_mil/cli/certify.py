@@ -96,32 +96,33 @@ def certify(
             device=device, calibrated=calibrated, patients_are_slides=patients_are_slides,
             progress=partial(progress, "Predicting"),
         )  # fmt: skip
-    made: dict[str, tuple[Certificate, Predictions]] = {}
+    certificates: dict[str, tuple[Certificate, Predictions]] = {}
     if by is None:
-        made[""] = (run_certify(model, **options), model)
+        certificates[""] = (run_certify(model, **options), model)
     else:
         for group, one in certify_subgroups(model, subgroups_of(model, by), **options).items():
-            made[group] = (one, model.tagged(by, group))
+            certificates[group] = (one, model.tagged(by, group))
     if kappa is not None:
-        counts = {group: _counts(one, own, kappa) for group, (one, own) in made.items()}
+        counts = {group: _counts(one, own, kappa) for group, (one, own) in certificates.items()}
         if json:
             print_json(counts[""] if by is None else {"by": by, "groups": counts})
             return
-        for group, found in counts.items():
-            output.print(f"{by} {group}: {found['sentence']}" if by else found["sentence"], style="" if by else "bold")
+        for group, content in counts.items():
+            sentence = content["sentence"]
+            output.print(f"{by} {group}: {sentence}" if by else sentence, style="" if by else "bold")
         return
     folder = out or (None if is_table(paths[0]) else RunFolder.at(paths[0]).path)
     command, written = repeatable("certify", sys.argv[1:]), {}
     if folder is not None:
-        names = FileNames(made)
-        for group, (one, own) in made.items():
+        names = FileNames(certificates)
+        for group, (one, own) in certificates.items():
             page = certificate_page(one, own, command=command)
             place = folder if by is None else folder / "certificates" / names[group]
             written[group] = write_certificate(one, page, place)
     if json:
-        contents = {group: _without_patients(one.to_json()) for group, (one, _) in made.items()}
+        contents = {group: _without_patients(one.to_json()) for group, (one, _) in certificates.items()}
         print_json(contents[""] if by is None else {"by": by, "certificates": contents})
-    for number, (group, (one, _)) in enumerate(made.items()):
+    for number, (group, (one, _)) in enumerate(certificates.items()):
         if not json:
             if by is not None:
                 output.print(f"{chr(10) if number else ''}{by} {group}", style="bold underline")

@@ -148,14 +148,14 @@ def predict(
     names, unlike = predictions.hierarchy.names(), predictions.disagreements()
     calls = [names[call] for call in predictions.calls().tolist()]
     if json:
-        told = [
+        rows = [
             {"slide_id": slide, "prediction": call, "disagrees": unlike.get(slide), "probabilities": shares}
             for slide, call, shares in zip(
                 predictions.names, calls, map(predictions.by_level, range(len(calls))), strict=True
             )
         ]
         files = [str(path) for path in written]
-        console.print_json({"runs": list(predictions.runs), "decided_by": str(rule), "files": files, "slides": told})
+        console.print_json({"runs": list(predictions.runs), "decided_by": str(rule), "files": files, "slides": rows})
     else:
         for path in written:
             print_result(f"Wrote {path}")

@@ -119,8 +119,8 @@ def tune(
     mean, recipe = folder.mean.path, folder.recipe(choice["recipe"]).path
     if json:
         places = {"out_of_fold": "report", "held_out": "report_held_out"}
-        found = {key: audits[place].to_json() if place in audits else None for key, place in places.items()}
-        console.print_json({**folder.to_json(), "folder": str(mean), "recipe_folder": str(recipe), **found})
+        scores = {key: audits[place].to_json() if place in audits else None for key, place in places.items()}
+        console.print_json({**folder.to_json(), "folder": str(mean), "recipe_folder": str(recipe), **scores})
     else:
         _show(folder, audits)
     reference = "" if choice["recipe"] == REFERENCE else f" The reference: {folder.recipe(REFERENCE).path}."

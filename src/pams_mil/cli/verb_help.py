@@ -48,8 +48,8 @@ def _name(param: Any, ctx: Any) -> str:
     if param.is_flag:
         return names
     kind = (getattr(param, "display_type", None) or param.make_metavar)(ctx)  # the latter before typer 0.29
-    found = None if "|" in kind else re.search("path|int|float", kind, re.IGNORECASE)
-    return f"{names} {param.metavar or (found[0].upper() if found else 'TEXT')}"
+    known = None if "|" in kind else re.search("path|int|float", kind, re.IGNORECASE)
+    return f"{names} {param.metavar or (known[0].upper() if known else 'TEXT')}"
 
 
 def _fact(param: Any) -> str:
