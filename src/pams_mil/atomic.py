@@ -19,8 +19,9 @@ import secrets
 import socket
 import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
@@ -128,6 +129,23 @@ def strict_json(value: Any) -> str:
     }
     """
     return json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """Results as values that JSON has: what has `to_json` says it itself, other dataclasses are their fields.
+
+    >>> plain({"curve": (1, float("nan"))})
+    {'curve': [1, nan]}
+    """
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def write_json(path: Path | str, value: Any) -> None:

@@ -169,8 +169,8 @@ def test_command_page_and_json_agree(tmp_path):
     assert found["worst"] == "site 1"
     page = (tmp_path / "out" / "report.html").read_text()
     worst = next(group for group in found["groups"] if group["name"] == "site 1")
-    assert f"{100 * worst['missed']['value']:.1f} %" in page
+    assert f"{100 * worst['missed']['share']['value']:.1f} %" in page
     assert "model by site" not in page  # named after the file
     assert "m by site" in page
     shown = " ".join(run(*arguments).output.split())
-    assert f"misses most at site site 1: {100 * worst['missed']['value']:.1f} %" in shown
+    assert f"misses most at site site 1: {100 * worst['missed']['share']['value']:.1f} %" in shown

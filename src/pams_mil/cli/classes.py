@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 from typer import Argument, Option
 
-from pams_mil.atomic import write_text
+from pams_mil.atomic import plain, write_text
 from pams_mil.cli.console import fits, make_table, output, print_json, print_result
 from pams_mil.cli.options import LabelColumn, new_file, read_template
 from pams_mil.errors import ParameterError, counted
@@ -146,8 +146,7 @@ def compare(
     orders = Orders(ClassHierarchy.load(classes))
     pairs = orders.disputed_pairs
     if json:
-        content = [pair.to_json() for pair in pairs]
-        print_json({"orders": list(orders.names), "classes": list(orders.first.classes), "disputed": content})
+        print_json({"orders": orders.names, "classes": orders.first.classes, "disputed": plain(pairs)})
         return
     for name, hierarchy in zip(orders.names, orders.hierarchies, strict=True):
         output.print(Text.assemble((name, "bold"), f"  {short_order(hierarchy)}"))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from pams_mil import __version__
+from pams_mil.atomic import plain
 from pams_mil.evaluate.cautions import Caution, cautions
 from pams_mil.evaluate.committee import CommitteeAudit
 from pams_mil.evaluate.compare import Comparison, compare_all
@@ -63,7 +64,7 @@ class ModelAudit:
             "patients": self.predictions.num_patients,
             "decided_by": self.predictions.decided_by or None,
             "made_by": list(self.predictions.made_by),
-            "cautions": [asdict(caution) for caution in self.cautions],
+            "cautions": plain(self.cautions),
             "notes": list(self.predictions.notes),
             "seeds": self.predictions.num_seeds,
             "table": dict(self.predictions.table),
@@ -72,7 +73,7 @@ class ModelAudit:
             "levels": {scores.name: scores.to_json() for scores in self.levels},
         }
         if self.findings is not None:
-            content["findings"] = self.findings.to_json()
+            content["findings"] = plain(self.findings)
         if self.subset is not None:
             content["subset"] = {
                 "name": self.subset.name,
@@ -126,11 +127,9 @@ class Audit:
             "penalty": self.penalty,
             "resamples": self.resamples,
             "seed": self.seed,
-            "files": [model.to_json() for model in self.models],
-            "comparisons": [comparison.to_json() for comparison in self.comparisons],
-            **({"subgroups": [one.to_json() for one in self.subgroups]} if self.subgroups else {}),
-            **({"orders": self.orders.to_json()} if self.orders is not None else {}),
-            **({"committee": self.committee.to_json()} if self.committee is not None else {}),
+            "files": plain(self.models),
+            "comparisons": plain(self.comparisons),
+            **{key: plain(part) for key in ("subgroups", "orders", "committee") if (part := getattr(self, key))},
             "verdicts": self.verdicts,
         }
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from pams_mil.atomic import plain
 from pams_mil.errors import PredictionsError
 from pams_mil.evaluate.compare import Comparison
 from pams_mil.evaluate.contrast import Contrast, adjusted
@@ -35,10 +36,7 @@ class MemberShare:
 
     def to_json(self) -> dict[str, Any]:
         """The stable JSON form."""
-        content: dict[str, Any] = {"name": self.name, "recipe": self.recipe}
-        for key in ("alone", "without", "adds"):
-            content[key] = {_public(metric): one.to_json() for metric, one in getattr(self, key).items()}
-        return content
+        return {key: plain(_public(one) if isinstance(one, Mapping) else one) for key, one in vars(self).items()}
 
 
 @dataclass(frozen=True)
@@ -96,8 +94,8 @@ class CommitteeAudit:
         return {
             "name": self.name,
             "at_false_alarms": self.false_alarms,
-            "scores": {_public(key): one.to_json() for key, one in self.scores.items()},
-            "members": [member.to_json() for member in self.members],
+            "scores": plain(_public(self.scores)),
+            "members": plain(self.members),
             "sentences": self.sentences,
         }
 
@@ -160,8 +158,9 @@ def average(name: str, models: Sequence[Predictions]) -> Predictions:
     return replace(first, name=name, probabilities=mean, predicted=mean.argmax(1), weights=all_weights(models))
 
 
-def _public(key: str) -> str:
-    return "missed_rate" if key.startswith("missed_at_") else key
+def _public(scores: Mapping[str, Contrast]) -> dict[str, Contrast]:
+    """Misses at the stated rate under one name, whatever the rate is."""
+    return {"missed_rate" if key.startswith("missed_at_") else key: score for key, score in scores.items()}
 
 
 def _percent(value: float) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pams_mil.arrays import Array
+from pams_mil.atomic import plain
 from pams_mil.errors import PredictionsError, counted, listing
 from pams_mil.evaluate.cautions import cautions
 from pams_mil.evaluate.contrast import Contrast, adjusted
@@ -134,7 +135,7 @@ class Comparison:
             "levels": {
                 level: {
                     **({"matched": self.matched[level].to_json()} if level in self.matched else {}),
-                    **{metric: contrast.to_json() for metric, contrast in differences.items()},
+                    **plain(differences),
                 }
                 for level, differences in self.levels.items()
             },

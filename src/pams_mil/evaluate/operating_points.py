@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pams_mil.arrays import Array, Ints
+from pams_mil.atomic import plain
 from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.inference import Networks
 from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, MISSES, PARTIAL
@@ -71,7 +72,6 @@ class OperatingPoints:
 
     def to_json(self) -> dict[str, Any]:
         """What `pams audit --json` adds to a level."""
-        thin = thinned(self.curve)
         return {
             "urgency_auc": self.scores["urgency_auc"].estimate,
             "urgency_auc_ci": list(self.scores["urgency_auc"].interval),
@@ -82,27 +82,14 @@ class OperatingPoints:
             "missed_at_ci": {f"{share:g}": list(point.interval) for share, point in self.missed_at.items()},
             "false_alarms_at": {f"{share:g}": point.estimate for share, point in self.false_alarms_at.items()},
             "false_alarms_at_ci": {f"{share:g}": list(point.interval) for share, point in self.false_alarms_at.items()},
-            "curve": {
-                "kappa": thin.kappa.tolist(),
-                "missed": thin.missed.tolist(),
-                "false_alarms": thin.false_alarms.tolist(),
-            },
+            "curve": plain(thinned(self.curve)),
             "curve_points": len(self.curve.kappa),
             "networks": self.networks,
             "argmax": dict(zip(("missed", "false_alarms"), self.at_kappa[1.0], strict=True)),
             "decided": dict(zip(("missed", "false_alarms"), self.decided, strict=True)),
             "normalized_cost": {f"{k:g}": float(v) for k, v in zip(KAPPAS, self.normalized_cost, strict=True)},
-            "net_benefit": [
-                {
-                    "at_least": point.at_least,
-                    "prevalence": point.prevalence,
-                    "kappa": list(KAPPAS),
-                    "model": point.model.tolist(),
-                    "always": point.always.tolist(),
-                }
-                for point in self.net_benefit
-            ],
-            "boundary_calibration": [point.to_json() for point in self.calibration],
+            "net_benefit": [{**plain(point), "kappa": list(KAPPAS)} for point in self.net_benefit],
+            "boundary_calibration": plain(self.calibration),
             "worklist_c_index": self.worklist,
             **{key: self.scores[key].estimate for key in ("nll", "brier", "rps")},
         }

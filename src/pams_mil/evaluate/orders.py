@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from pams_mil.arrays import Bools, Ints
+from pams_mil.atomic import plain
 from pams_mil.errors import HierarchyError
 from pams_mil.evaluate.compare import Comparison, compare_all
 from pams_mil.evaluate.contrast import Contrast
@@ -50,10 +51,6 @@ class DisputedPair:
     second: str
     more_urgent: Mapping[str, str]
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"first": self.first, "second": self.second, "more_urgent": dict(self.more_urgent)}
-
 
 @dataclass(frozen=True)
 class DisputedRate:
@@ -62,14 +59,6 @@ class DisputedRate:
     by_order: Mapping[str, Contrast]
     undisputed: Contrast
     with_disputed: Contrast
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "by_order": {name: rate.to_json() for name, rate in self.by_order.items()},
-            "undisputed": self.undisputed.to_json(),
-            "with_disputed": self.with_disputed.to_json(),
-        }
 
 
 @dataclass(frozen=True)
@@ -272,11 +261,9 @@ class OrderAudit:
             "names": list(self.orders.names),
             "digests": [hierarchy.digest for hierarchy in self.orders.hierarchies],
             "order": [hierarchy.order() for hierarchy in self.orders.hierarchies],
-            "disputed": [pair.to_json() for pair in self.orders.disputed_pairs],
-            "models": {
-                name: {key: rate.to_json() for key, rate in rates.items()} for name, rates in self.rates.items()
-            },
-            "comparisons": [comparison.to_json() for comparison in self.comparisons],
+            "disputed": plain(self.orders.disputed_pairs),
+            "models": plain(self.rates),
+            "comparisons": plain(self.comparisons),
             "sentences": self.sentences,
         }
 

@@ -16,7 +16,7 @@ its networks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from pams_mil.arrays import Array, Ints
+from pams_mil.atomic import plain
 from pams_mil.data.tables import read_table
 from pams_mil.errors import PredictionsError, listing, nearest
 from pams_mil.evaluate.contrast import Contrast
@@ -49,17 +50,6 @@ class ReaderScores:
     missed: Contrast
     false_alarms: Contrast
     model_misses_more: Contrast | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        more = self.model_misses_more
-        return {
-            "name": self.name,
-            "slides": self.slides,
-            "missed": self.missed.to_json(),
-            "false_alarms": self.false_alarms.to_json(),
-            "model_misses_more": None if more is None else more.to_json(),
-        }
 
 
 @dataclass(frozen=True)
@@ -149,8 +139,8 @@ class ReaderAudit:
             "patients": self.patients,
             "model": self.model or None,
             "within": self.within,
-            "readers": [one.to_json() for one in self.readers],
-            "agreement": [asdict(pair) for pair in self.agreement],
+            "readers": plain(self.readers),
+            "agreement": plain(self.agreement),
             "sentences": self.sentences,
         }
 

@@ -223,18 +223,6 @@ class FindingScores:
     weighted_recall: Contrast
     set_ascc: Contrast
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "kappa": self.kappa,
-            "findings": [
-                {key: one.to_json() if isinstance(one, Contrast) else one for key, one in vars(finding).items()}
-                for finding in self.findings
-            ],
-            "weighted_recall": self.weighted_recall.to_json(),
-            "set_ascc": self.set_ascc.to_json(),
-        }
-
 
 def finding_scores(
     predictions: Predictions, *, kappa: float = 1.0, resamples: int = RESAMPLES, seed: int = 0

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from pams_mil.arrays import Array, Bools, Ints
+from pams_mil.atomic import plain
 from pams_mil.errors import ParameterError, listing, nearest
 from pams_mil.evaluate.cautions import FEW_PATIENTS
 from pams_mil.evaluate.contrast import Contrast
@@ -41,10 +42,6 @@ class Rate:
     expected: float
     share: Contrast
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"count": self.count, "expected": self.expected, **self.share.to_json()}
-
 
 @dataclass(frozen=True)
 class Subgroup:
@@ -63,8 +60,7 @@ class Subgroup:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        sizes = {"name": self.name, "slides": self.slides, "patients": self.patients, "too_small": self.too_small}
-        return {**sizes, "missed": self.missed.to_json(), "false_alarms": self.false_alarms.to_json()}
+        return {key: plain(value) for key, value in vars(self).items()} | {"too_small": self.too_small}
 
 
 @dataclass(frozen=True)
@@ -108,15 +104,8 @@ class SubgroupAudit:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        worst = self.worst
-        return {
-            "model": self.model,
-            "by": self.by,
-            "groups": [group.to_json() for group in self.groups],
-            "worst": None if worst is None else worst.name,
-            "p_missed": self.p_missed,
-            "p_false_alarms": self.p_false_alarms,
-        }
+        worst = None if self.worst is None else self.worst.name
+        return {key: plain(value) for key, value in vars(self).items()} | {"worst": worst}
 
 
 def subgroups(

@@ -7,7 +7,6 @@ at least as urgent, is what decisions about urgency use, so calibration is judge
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -106,7 +105,10 @@ def worklist_c_index(
 
 @dataclass(frozen=True)
 class BoundaryCalibration:
-    """Predicted against observed share of cases that are at least as urgent as a class."""
+    """Predicted against observed share of cases that are at least as urgent as a class.
+
+    The first entry is all cases, the others are groups of rising predicted probability.
+    """
 
     at_least: str
     n: Ints
@@ -114,11 +116,6 @@ class BoundaryCalibration:
     observed: Array
     low: Array
     high: Array
-
-    def to_json(self) -> dict[str, Any]:
-        """Columns by name; the first entry is all cases, the others are groups of rising predicted probability."""
-        columns = {name: getattr(self, name).tolist() for name in ("n", "predicted", "observed", "low", "high")}
-        return {"at_least": self.at_least, **columns}
 
 
 def boundary_calibration(

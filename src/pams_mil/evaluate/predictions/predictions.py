@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -324,28 +324,23 @@ def write_predictions(path: Path | str, predictions: Predictions, *, splits: Seq
 
     `patient_id`, `exposure` and `decided_by` are left out when they are not known; tags follow.
     """
-    names = predictions.hierarchy.names()
-    tags = [tag for tag in predictions.tags if tag not in (DECIDED_BY, COLUMN)]
-    decided = [predictions.decided_by] if predictions.decided_by else []
-    scored = predictions.probabilities is not None
-    findings = [] if predictions.finding_probabilities is None else predictions.hierarchy.finding_classes.tolist()
-    patients, roles = predictions.patient_ids, predictions.roles if predictions.exposure_known else None
-    who = [*(["patient_id"] if patients is not None else []), "split", *([COLUMN] if roles is not None else [])]
-    first = ["slide_id", *who, "target", "prediction", *(DECIDED_BY for _ in decided)]
-    header = [*first, *(f"p_{n}" for n in names if scored), *(f"f_{names[index]}" for index in findings), *tags]
-
-    def rows() -> Iterator[list[object]]:
-        for row, slide in enumerate(predictions.slide_ids):
-            known = [] if patients is None else [patients[row]]
-            seen = [] if roles is None else [role_cell(roles[row])]
-            scores = [] if predictions.probabilities is None else predictions.probabilities[row].tolist()
-            if predictions.finding_probabilities is not None:
-                scores = [*scores, *predictions.finding_probabilities[row].tolist()]
-            labels = [predictions.label(row), names[predictions.predicted[row]]]
-            extra = [predictions.tags[tag][row] for tag in tags]
-            yield [slide, *known, splits[row] if splits else "test", *seen, *labels, *decided, *scores, *extra]
-
-    atomic.write_csv(path, header, rows())
+    names, n = predictions.hierarchy.names(), len(predictions)
+    columns: dict[str, Iterable[object]] = {"slide_id": predictions.slide_ids}
+    if predictions.patient_ids is not None:
+        columns["patient_id"] = predictions.patient_ids
+    columns["split"] = splits or repeat("test", n)
+    if predictions.exposure_known and predictions.roles is not None:
+        columns[COLUMN] = map(role_cell, predictions.roles)
+    columns |= {"target": map(predictions.label, range(n)), "prediction": (names[c] for c in predictions.predicted)}
+    if predictions.decided_by:
+        columns[DECIDED_BY] = repeat(predictions.decided_by, n)
+    if (p := predictions.probabilities) is not None:
+        columns |= {f"p_{name}": map(float, p[:, place]) for place, name in enumerate(names)}
+    if (p := predictions.finding_probabilities) is not None:
+        found = predictions.hierarchy.finding_classes.tolist()
+        columns |= {f"f_{names[index]}": map(float, p[:, place]) for place, index in enumerate(found)}
+    columns |= {tag: cells for tag, cells in predictions.tags.items() if tag not in (DECIDED_BY, COLUMN)}
+    atomic.write_csv(path, list(columns), zip(*columns.values(), strict=True))
 
 
 def refuse_unread_labels(path: Path | str, hierarchy: ClassHierarchy) -> None:
