@@ -19,10 +19,9 @@ from pams_mil.data.splits.split_writer import write_split
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig
-from pams_mil.engine.grid.benchmark_cell import DONE
 from pams_mil.engine.grid.cross_validation import cells, cross_validate, pool, pooled
 from pams_mil.engine.grid.folds import Folds, digest_of_folds, in_folds
-from pams_mil.engine.grid.grid import Engine, Progress, run_cells
+from pams_mil.engine.grid.grid import DONE, Engine, Progress, run_cells
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.tuning.choice import (
     RecipeScore,
