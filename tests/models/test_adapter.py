@@ -73,12 +73,13 @@ def test_the_trial_leaves_modes_and_random_numbers_alone():
     assert (model.module.training, model.module.body[1].training) == (True, False)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore")
 def test_a_module_of_padded_bags_is_traced():
-    model = create_model(Batched, in_features=4, num_classes=3).eval()
+    # A trial of [n, d] that failed inside of a trace ended the process.
+    model = create_model(Batched, in_features=4, num_classes=3).eval().requires_grad_(False)
     traced = torch.jit.trace(lambda bag: model.trace(bag).vectors, torch.randn(6, 4))
     bag = torch.randn(9, 4)
-    torch.testing.assert_close(traced(bag), model(bag).logits)
+    assert torch.allclose(traced(bag), model(bag).logits)
 
 
 def test_gradients_reach_the_module_and_every_weight_is_its_own():

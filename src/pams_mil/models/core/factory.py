@@ -164,8 +164,8 @@ class AdaptedModel(MILModel):
         flag = _named(module, _ATTENTION_FLAGS) if attention else None
         extra: dict[str, Any] = {} if flag is None else {flag: True}
         if way.labeled:
-            told = torch.tensor([label], device=bag.device)
-            pairs = ((_named(module, _LABEL_NAMES), told), (_named(module, _LOSS_NAMES), _no_loss))
+            target = torch.tensor([label], device=bag.device)
+            pairs = ((_named(module, _LABEL_NAMES), target), (_named(module, _LOSS_NAMES), _no_loss))
             extra |= {name: value for name, value in pairs if name is not None}
         answer = module(bag[None] if way.axis else bag, **extra)
         logits, weights, loss = _parts(answer)
@@ -189,9 +189,9 @@ class AdaptedModel(MILModel):
         # As many rows as no other size has, so that no axis is taken for another.
         rows = self.num_classes + self.in_features + 1
         bag = torch.rand(rows, self.in_features, generator=seeding.generator(0), device="cpu").to(torch.empty(0))
-        told = not isinstance(self.module, nn.ModuleList) and _named(self.module, _LABEL_NAMES) is not None
+        takes_label = not isinstance(self.module, nn.ModuleList) and _named(self.module, _LABEL_NAMES) is not None
         errors = []
-        for way in (_Way(axis, labeled) for labeled in (False, True)[: 1 + told] for axis in (False, True)):
+        for way in (_Way(axis, labeled) for labeled in (False, True)[: 1 + takes_label] for axis in (False, True)):
             try:
                 answers = [self._tried(bag, way, label) for label in (0, self.num_classes - 1)[: 1 + way.labeled]]
             except Exception as error:  # whatever someone's code raises of a shape that it does not take
