@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from pams_mil.atomic import strict_json
 
 
 def text_digest(text: str) -> str:
@@ -30,6 +33,31 @@ def digest(content: Any) -> str:
     True
     """
     return text_digest(json.dumps(content, sort_keys=True, ensure_ascii=True, separators=(",", ":")))
+
+
+def sealed(content: Mapping[str, Any], kind: str, version: int) -> dict[str, Any]:
+    """Content as the reader of a JSON file will find it, with its format, version and a digest of all that."""
+    plain = json.loads(strict_json({"format": kind, "version": version, **content}))
+    return {**plain, "digest": digest(plain)}
+
+
+def unsealed(content: Any, kind: str, version: int) -> dict[str, Any]:
+    """What `sealed` was given; a ValueError says why the content is not that.
+
+    >>> unsealed(sealed({"alpha": 0.1}, "bound", 1), "bound", 1)
+    {'alpha': 0.1}
+    >>> unsealed({**sealed({"alpha": 0.1}, "bound", 1), "alpha": 0.01}, "bound", 1)
+    Traceback (most recent call last):
+    ValueError: it was changed after it was written
+    """
+    plain = dict(content) if isinstance(content, Mapping) else {}
+    if plain.get("format") != kind:
+        raise ValueError(f"its format is not {kind!r}")
+    if plain.get("version") != version:
+        raise ValueError(f"its version is {plain.get('version')!r}, this PAMS reads {version}")
+    if plain.pop("digest", None) != digest(plain):
+        raise ValueError("it was changed after it was written")
+    return {key: value for key, value in plain.items() if key not in ("format", "version")}
 
 
 def file_digest(path: Path) -> str:

@@ -198,8 +198,8 @@ def test_other_weights_are_refused(cohort, ready, tmp_path):
     ("spoil", "message"),
     [
         (lambda text: text.replace('"temperature":', '"temperature": 2.0, "was":', 1), "changed after it was written"),
-        (lambda text: text[: len(text) // 2], "cannot be read as JSON"),
-        (lambda _: "[]", "it is not a probability calibration"),
+        (lambda text: text[: len(text) // 2], "cannot be used: "),
+        (lambda _: "[]", "its format is not 'pams-calibration'"),
         (lambda text: text.replace('"version": 1', '"version": 9'), "its version is 9"),
     ],
 )

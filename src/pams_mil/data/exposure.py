@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from pams_mil import atomic
-from pams_mil.digests import digest, text_digest
+from pams_mil.digests import sealed, text_digest, unsealed
 from pams_mil.errors import ExposureError, listing, require_fields, stored_format
 
 Role = Literal["train", "select", "tune", "calibrate", "certify"]
@@ -126,21 +126,20 @@ class Exposure:
             kind: {key: role_cell(roles) for key, roles in sorted(known.items()) if roles}
             for kind, known in zip(_KINDS, self._kinds(), strict=True)
         }
-        content = {"format": FORMAT, "version": VERSION, **content}
-        return {**content, "digest": digest(content)}
+        return sealed(content, FORMAT, VERSION)
 
     @classmethod
     def from_json(cls, content: Any, where: str) -> Exposure:
         """An exposure as `to_json` gave it; one that was changed since is refused."""
-        plain = dict(content) if isinstance(content, Mapping) else {}
-        stated = plain.pop("digest", None)
-        if plain.get("format") != FORMAT or plain.get("version") != VERSION or stated != digest(plain):
+        try:
+            plain = unsealed(content, FORMAT, VERSION)
+        except ValueError as error:
             raise ExposureError(
-                f"Cannot determine which patients the model has seen: {where} is incomplete, of another version, or "
-                "was changed after it was written. Restore it from a copy."
-            )
+                f"Cannot determine which patients the model has seen: {where} cannot be used, {error}. Restore it from "
+                "a copy."
+            ) from error
         with stored_format(where, ExposureError, "Restore it from a copy, or train again."):
-            require_fields(plain, ("format", "version", *_KINDS))
+            require_fields(plain, _KINDS)
             rows = ({str(key): parse_roles(cell) or _NO_ROLES for key, cell in plain[kind].items()} for kind in _KINDS)
             return cls(*rows)
 

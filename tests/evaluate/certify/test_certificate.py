@@ -35,7 +35,7 @@ def test_what_is_no_certificate(tmp_path, text):
     (tmp_path / "c.json").write_text(text)
     with pytest.raises(CertificateError):
         Certificate.load(tmp_path / "c.json")
-    with pytest.raises(CertificateError, match="not a readable certificate"):
+    with pytest.raises(CertificateError, match="cannot be used as a certificate"):
         Certificate.load(tmp_path / "absent.json")
 
 

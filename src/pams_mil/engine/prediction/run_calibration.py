@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pams_mil import __version__, atomic
 from pams_mil.data.exposure import Exposure
-from pams_mil.digests import digest, text_digest
+from pams_mil.digests import digest, sealed, text_digest, unsealed
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.run.checkpoint import weights_digest
 from pams_mil.engine.run.folder import CALIBRATION, RunFolder
@@ -75,8 +75,6 @@ class RunCalibration:
     def to_json(self) -> dict[str, Any]:
         """Plain values with a digest of all of them."""
         content = {
-            "format": FORMAT,
-            "version": VERSION,
             "pams_mil": __version__,
             "weights": self.weights,
             "hierarchy": self.hierarchy,
@@ -87,8 +85,7 @@ class RunCalibration:
             "exposure": self.exposure.to_json(),
             "notes": list(self.notes),
         }  # fmt: skip
-        plain: dict[str, Any] = json.loads(atomic.strict_json(content))
-        return {**plain, "digest": digest(plain)}
+        return sealed(content, FORMAT, VERSION)
 
     @property
     def identity(self) -> str:
@@ -121,20 +118,14 @@ def read_calibration(run: Path) -> RunCalibration:
     """The probability calibration of a run folder, an exported folder, or of the folder that a checkpoint lies in."""
     path = RunFolder.at(run).path / CALIBRATION
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = unsealed(json.loads(path.read_text("utf-8")), FORMAT, VERSION)
     except FileNotFoundError:
         raise RunError(
             f"{run} has no probability calibration: there is no {path}. Fit it on the validation slides with "
             f"'pams calibrate {run}'."
         ) from None
     except (OSError, ValueError) as error:
-        raise _unusable(path, f"it cannot be read as JSON ({error})") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise _unusable(path, "it is not a probability calibration")
-    if content.get("version") != VERSION:
-        raise _unusable(path, f"its version is {content.get('version')!r}, this PAMS knows {VERSION}")
-    if content.pop("digest", None) != digest(content):
-        raise _unusable(path, "it was changed after it was written")
+        raise CheckpointError(f"{path} cannot be used: {error}. Fit it again with 'pams calibrate'.") from error
     with stored_format(path, CheckpointError, "Fit it again with 'pams calibrate'."):
         return _from_json(content, path)
 
@@ -165,7 +156,3 @@ def _from_json(content: Mapping[str, Any], path: Path) -> RunCalibration:
         exposure=Exposure.from_json(content["exposure"], f"The exposure in {path}"),
         notes=tuple(content["notes"]),
     )
-
-
-def _unusable(path: Path, why: str) -> CheckpointError:
-    return CheckpointError(f"{path} cannot be used: {why}. Fit it again with 'pams calibrate'.")
