@@ -193,6 +193,5 @@ def test_certificates_and_revealed_ratios(tmp_path: Path) -> None:
         json.loads((tmp_path / "reveal.json").read_text()),
         revealed,
         "reveal.json",
-        sign=False,
         names=("boundaries", "refused"),
     )

@@ -37,6 +37,7 @@ from scipy import special
 from pams_mil import atomic
 from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.data.tables import read_table
+from pams_mil.digests import sealed, unsealed
 from pams_mil.errors import ParameterError, PredictionsError, from_fields, listing, stored_format
 from pams_mil.evaluate.decisions.softmax_fit import fit_softmax
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
@@ -53,7 +54,7 @@ PLAUSIBLE = (0.1, 100.0)
 SETTLED = 0.95
 """A verdict that the fit expects with this probability says next to nothing about κ."""
 _SINGULAR = 1e8
-_HEADER = {"kind": "pams reveal", "version": 1}
+FORMAT, VERSION = "pams-reveal", 1
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class CostRatio:
     patients: int
 
     def __str__(self) -> str:
-        return f"{self.kappa:.3g} ({self.low:.3g} to {self.high:.3g})"
+        return f"{self.kappa:.2g} ({self.low:.2g} to {self.high:.2g})"
 
 
 @dataclass(frozen=True)
@@ -120,12 +121,12 @@ class Reveal:
     @property
     def sentences(self) -> list[str]:
         """The finding, boundary by boundary where there are enough verdicts, and what it would change."""
-        parts = [f"{name} {fit.kappa:.2g} ({fit.low:.2g} to {fit.high:.2g})" for name, fit in self.boundaries.items()]
+        parts = [f"{name} {fit}" for name, fit in self.boundaries.items()]
         return [self.sentence, *([f"At or above {', '.join(parts)}."] if parts else []), self.consequence]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {**_HEADER, **asdict(self), "sentence": self.sentence}
+        return sealed({**asdict(self), "sentence": self.sentence}, FORMAT, VERSION)
 
     def write(self, path: Path | str) -> None:
         """Write as JSON."""
@@ -136,13 +137,11 @@ class Reveal:
         """Read what `write` wrote."""
         advice = "Make one with 'pams reveal reviews.csv --out FILE'."
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            stored = unsealed(json.loads(Path(path).read_text(encoding="utf-8")), FORMAT, VERSION)
         except (OSError, ValueError) as error:
-            raise PredictionsError(f"{path} is not a file of 'pams reveal': {error}. {advice}") from error
-        if not isinstance(content, dict) or {key: content.get(key) for key in _HEADER} != _HEADER:
-            raise PredictionsError(f"{path} is not a file of 'pams reveal', or of another version. {advice}")
+            raise PredictionsError(f"{path} is not a file of 'pams reveal', {error}. {advice}") from error
         with stored_format(path, PredictionsError, advice):
-            stored = {key: value for key, value in content.items() if key not in (*_HEADER, "sentence")}
+            del stored["sentence"]
             return from_fields(cls, stored | {
                 "overall": from_fields(CostRatio, stored["overall"]),
                 "boundaries": {name: from_fields(CostRatio, fit) for name, fit in stored["boundaries"].items()},
