@@ -47,6 +47,8 @@ def demo(
     Example: pams demo --out demo-report
     """
     from pams_mil.cli.audit_table import show_bench
+    from pams_mil.cohorts.cohort_writer import write_cohort
+    from pams_mil.cohorts.digits import Digits
     from pams_mil.engine.config.grid_config import cells
     from pams_mil.engine.grid.engines import LocalEngine
     from pams_mil.engine.grid.grid import run_cells
@@ -54,7 +56,13 @@ def demo(
     from pams_mil.report.bench import summarize
     from pams_mil.report.bench_page import write_bench
 
-    cohort = make_digits(out / "cohort")
+    cohort, maker = out / "cohort", Digits(test=TEST_BAGS)
+    if not (cohort / "manifest.csv").exists():
+        with progress_bar() as bar:
+            write_cohort(
+                cohort, maker.slides(), total=len(maker),
+                progress=lambda done: bar("Making bags of digits", done / len(maker)),
+            )  # fmt: skip
     labels = " and ".join(method["label"] for method in METHODS)
     print_result(
         f"Training {labels} on {cohort}: AB-MIL, {counted(seeds, 'seed')} each; and a committee of eight small models. "
@@ -73,21 +81,6 @@ def demo(
     print_note(f"Report: {out / 'report.html'}")
     if done.failures:
         raise Exit(1)
-
-
-def make_digits(folder: Path) -> Path:
-    """The digits cohort, made once."""
-    from pams_mil.cohorts.cohort_writer import write_cohort
-    from pams_mil.cohorts.digits import Digits
-
-    if not (folder / "manifest.csv").exists():
-        maker = Digits(test=TEST_BAGS)
-        total = len(maker)
-        with progress_bar() as bar:
-            write_cohort(
-                folder, maker.slides(), total=total, progress=lambda done: bar("Making bags of digits", done / total)
-            )
-    return folder
 
 
 def demo_grid(cohort: Path, seeds: int, epochs: int) -> GridConfig:

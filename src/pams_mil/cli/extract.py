@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from typer import Argument, Exit, Option
 
 from pams_mil.cli.console import print_json, print_note, print_notice, print_result, progress_bar
 from pams_mil.cli.options import out_folder
 from pams_mil.errors import counted
-
-if TYPE_CHECKING:
-    from pams_mil.wsi.extract import Outcome
 
 
 def extract(
@@ -70,15 +67,9 @@ def extract(
     if json:
         print_json({"out": str(out), **outcome.to_json()})
     else:
-        _show(outcome, out)
+        extracted, there = counted(len(outcome.extracted), "slide"), len(outcome.reused)
+        text = f"{extracted} extracted ({counted(outcome.tiles, 'tile')}), {there:,} {'was' if there == 1 else 'were'}"
+        failed = f", {len(outcome.failed)} failed; see {out / 'failures.csv'}" if outcome.failed else ""
+        print_result(f"{text} there already{failed}.")
     if not outcome.is_complete:
         raise Exit(1)
-
-
-def _show(outcome: Outcome, out: Path) -> None:
-    extracted, tiles = counted(len(outcome.extracted), "slide"), counted(outcome.tiles, "tile")
-    there = len(outcome.reused)
-    text = f"{extracted} extracted ({tiles}), {there:,} {'was' if there == 1 else 'were'} there already"
-    if outcome.failed:
-        text += f", {len(outcome.failed)} failed; see {out / 'failures.csv'}"
-    print_result(f"{text}.")

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
 
 from typer import Argument, Exit, Option
 
 from pams_mil.cli.console import print_json, print_note, print_result, trust_option
 from pams_mil.cli.options import CLASSES_HELP, out_folder
 from pams_mil.errors import RunInterruptedError
-
-if TYPE_CHECKING:
-    from pams_mil.engine.config.run_config import RunConfig
 
 
 def train(
@@ -54,6 +50,7 @@ def train(
     """
     from pams_mil.cli.train_progress import TrainBar
     from pams_mil.engine.config.complete_config import with_revealed_costs
+    from pams_mil.engine.config.run_config import short_name
     from pams_mil.engine.run.folder import read_settings
     from pams_mil.engine.training.train import train as run_training
 
@@ -66,31 +63,23 @@ def train(
     config = read_settings(list(arguments or []), options, out=out, resume=resume)
     if kappa_from is not None:
         config = with_revealed_costs(config, kappa_from)
-    folder = out or Path("runs") / run_name(config)
+    names = short_name(config.method.name), short_name(config.model.name), f"seed{config.seed}"
+    fold_name = () if config.data.fold is None else (f"fold{config.data.fold}",)
+    folder = out or Path("runs") / "-".join((*names, *fold_name))
     try:
         with TrainBar() as bar:
             run = run_training(config, folder, resume=resume, watch=bar)
     except RunInterruptedError as error:
-        again = f"{error} Go on with: pams train --out {quote(str(folder))} --resume"
-        print_note(again)  # to be copied as one line
+        print_note(f"{error} Go on with: pams train --out {quote(str(folder))} --resume")
         raise Exit(error.exit_code) from error
     status = run.status()
     if json:
         print_json({"run": str(folder), **status})
         return
+    metric, epochs = status["metric"], status["epochs"]
     best = "no errors" if status["best"] is None else f"{status['best']:.4f}"
-    chosen = (
-        f"The weights of the last epoch, {status['epochs']}, are kept."
-        if status["metric"] == "last"
-        else f"Best {status['metric']} on validation: {best} in epoch {status['best_epoch']} of {status['epochs']}."
-    )
-    words = f"{chosen} Run folder: {folder}\nTest it with: pams evaluate {quote(str(folder))}{trust_option(folder)}"
-    print_result(words)
-
-
-def run_name(config: RunConfig) -> str:
-    """What a run is called unless its user names it."""
-    from pams_mil.engine.config.run_config import short_name
-
-    fold = "" if config.data.fold is None else f"-fold{config.data.fold}"
-    return f"{short_name(config.method.name)}-{short_name(config.model.name)}-seed{config.seed}{fold}"
+    chosen = f"Best {metric} on validation: {best} in epoch {status['best_epoch']} of {epochs}."
+    if metric == "last":
+        chosen = f"The weights of the last epoch, {epochs}, are kept."
+    print_result(f"{chosen} Run folder: {folder}")
+    print_result(f"Test it with: pams evaluate {quote(str(folder))}{trust_option(folder)}")
