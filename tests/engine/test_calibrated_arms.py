@@ -13,7 +13,7 @@ from pams_mil.engine.grid.grid import run_grid
 from pams_mil.engine.prediction.run_calibration import read_calibration
 from pams_mil.experiments.derived_rows import read_entries, summarize_grid, with_calibrated
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.report.bench_page import CALIBRATED, cells, heads, operating_markdown
+from pams_mil.report.bench_page import CALIBRATED, operating_markdown, operating_table
 from pams_mil.severity import metric_weight
 
 
@@ -55,20 +55,22 @@ def test_every_run_is_calibrated_by_itself_and_called_for_the_most_ascc(finished
 
 def test_the_table_shows_it_where_it_was_asked_for(finished):
     plain = summarize_grid(finished, "ce", resamples=0)
-    assert CALIBRATED not in heads(plain)
+    assert CALIBRATED not in operating_markdown(plain)
     assert all(row["calibrated"] is None for row in plain.to_json()["rows"])
     bench = summarize_grid(finished, "ce", resamples=0, calibrated=True)
-    shown = dict(zip(heads(bench), cells(bench, bench.rows[0]), strict=True))
+    table = operating_table(bench, bench.rows[0].model)
+    assert table.heads[-1].label == CALIBRATED
+    shown = {row[0]: row[-1] for row in table.rows}
     decided = next(iter(with_calibrated(finished, read_entries(finished))[0])).calibrated
     runs = list(decided.values())
     ranks = runs[0].hierarchy.ranks()
     missed = np.mean([ranks[run.predicted] < ranks[run.target] for run in runs])
     raised = np.mean([ranks[run.predicted] > ranks[run.target] for run in runs])
     ascc = bench.to_json()["rows"][0]["calibrated"]["ascc"]
-    assert shown[CALIBRATED] == f"{100 * missed:.1f} / {100 * raised:.1f}; {100 * ascc:.1f}"
+    assert shown[bench.rows[0].method] == f"{100 * missed:.1f} / {100 * raised:.1f}; {100 * ascc:.1f}"
     assert CALIBRATED in operating_markdown(bench)
     # Rows without training are not runs of their own, so there is nothing to calibrate.
-    assert {row.method: cells(bench, row)[-1] for row in bench.rows}["ce + MSCE's cost"] == "–"
+    assert shown["ce + MSCE's cost"] == "–"
 
 
 def test_a_method_with_a_run_that_cannot_be_calibrated_is_left_out_and_named(cohort, tmp_path):
@@ -79,5 +81,5 @@ def test_a_method_with_a_run_that_cannot_be_calibrated_is_left_out_and_named(coh
     assert [entry.calibrated for entry in entries] == [None, None]
     notes = []
     bench = summarize_grid(done, "ce", resamples=0, calibrated=True, note=notes.append)
-    assert CALIBRATED not in heads(bench)
+    assert CALIBRATED not in operating_markdown(bench)
     assert "cannot be calibrated" in notes[0]

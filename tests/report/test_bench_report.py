@@ -17,7 +17,7 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics import urgency_auc
 from pams_mil.metrics.metric import METRICS
 from pams_mil.report.bench import Entry, summarize
-from pams_mil.report.bench_page import bench_page, cells, heads, operating_table, write_bench
+from pams_mil.report.bench_page import bench_page, operating_table, write_bench
 from pams_mil.report.charts import SHOWN, Epochs, epoch_charts, mean_epochs
 
 TREE = ClassHierarchy.load("bracs")
@@ -45,15 +45,21 @@ def bench():
     return entries, summarize(entries, reference="CE", resamples=40)
 
 
+def operating(summary, place):
+    """The row of a method, by the heads of its table."""
+    table = operating_table(summary, "AB-MIL")
+    return dict(zip([head.label for head in table.heads], table.rows[place], strict=True))
+
+
 def test_deviations_are_over_runs_and_the_rest_over_all(bench):
     entries, summary = bench
-    for entry, row in zip(entries, summary.rows, strict=True):
+    for place, entry in enumerate(entries):
         aucs = [urgency_auc(run.target, run.probabilities, TREE) for run in entry.runs.values()]
         right = []
         for run in entry.runs.values():
             least = [slide for slide in range(120) if TREE.ranks()[run.target[slide]] == 0]
             right.append(sum(TREE.ranks()[run.predicted[slide]] == 0 for slide in least) / len(least))
-        shown = cells(summary, row)
+        shown = list(operating(summary, place).values())[1:]
         assert shown[0] == f"{100 * np.mean(aucs):.1f} ± {100 * np.std(aucs):.1f}"
         assert shown[6] == f"{100 * np.mean(right):.1f} ± {100 * np.std(right):.1f}"
         missed, raised = (
@@ -74,21 +80,21 @@ def test_the_difference_is_the_comparisons_own(bench):
     assert summary.rate() == min((0.05, 0.1, 0.2, 0.3), key=lambda rate: abs(rate - raised))
     gap = summary.rows[1].comparison.levels["class"][summary.missed_key()]
     head = f"Missed at {100 * summary.rate():.0f} % false alarms ↓"
-    shown = dict(zip(heads(summary), cells(summary, summary.rows[1]), strict=True))
+    shown = operating(summary, 1)
     assert shown[head].startswith(f"{100 * gap.candidate:.1f} ± ")
     low, high = gap.adjusted_interval
     text = f"{100 * gap.difference:+.1f} ({100 * low:.1f} to {100 * high:.1f}), p {gap.adjusted_p:.2g}"
     assert shown["difference (95 %), adjusted p"] == text
     assert (gap.varied, gap.family) == ("patients and networks", 2)
     assert low < gap.interval[0] < gap.interval[1] < high
-    reference = dict(zip(heads(summary), cells(summary, summary.rows[0]), strict=True))
+    reference = operating(summary, 0)
     assert reference[head].startswith(f"{100 * gap.reference:.1f} ± ")
     assert reference["difference (95 %), adjusted p"] == ""
 
 
 def test_without_resamples_there_is_no_interval(bench):
     summary = summarize(bench[0], reference="CE", resamples=0)
-    shown = dict(zip(heads(summary), cells(summary, summary.rows[1]), strict=True))["difference (95 %), adjusted p"]
+    shown = operating(summary, 1)["difference (95 %), adjusted p"]
     assert re.fullmatch(r"[+-]\d+\.\d(, p [\d.e-]+)?", shown), shown
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,11 @@ import numpy as np
 from markupsafe import Markup
 
 from pams_mil import atomic
-from pams_mil.evaluate.audit import Audit
+from pams_mil.evaluate.audit import Audit, ModelAudit
 from pams_mil.evaluate.committee import CommitteeAudit
+from pams_mil.evaluate.compare import Comparison
 from pams_mil.evaluate.contrast import Contrast
+from pams_mil.evaluate.operating_points import OperatingPoints
 from pams_mil.evaluate.readers import ReaderAudit
 from pams_mil.evaluate.scores import LevelScores
 from pams_mil.evaluate.subgroups import SubgroupAudit
@@ -24,16 +29,15 @@ from pams_mil.report import charts
 from pams_mil.report.charts import CurveSeries, curve_chart
 from pams_mil.report.first_screen import curve_series, first_screen, matrix_cells
 from pams_mil.report.live import Links, ScreenModel, write_slides
-from pams_mil.report.order_section import finding_table, order_section, share_cell
+from pams_mil.report.order_section import finding_table, order_section
 from pams_mil.report.page import (
     READABLE,
+    Column,
+    Mark,
     ReportTable,
     TableCell,
-    TableHead,
     format_interval,
     format_p,
-    format_share,
-    format_shares,
     format_value,
     readable_level,
     render,
@@ -112,232 +116,203 @@ def score_table(audit: Audit, level: int) -> ReportTable:
     """Every model's scores at a level with intervals, the leader bold."""
     scored = any(_has_auc(model.levels[level]) for model in audit.models)
     keys = [key for key in (*SUMMARY, *own_metrics()) if key != "auc" or scored]
-    best = _best(audit, level)
-    rows: list[list[str | TableCell]] = []
+    rows: list[tuple[str, LevelScores, set[str]]] = []
     for number, model in enumerate(audit.models):
-        subset = [] if model.subset is None else [(model.subset.name, model.subset_levels[level])]
-        for name, scores in [(model.name, model.levels[level]), *subset]:
-            leads = {key for key in keys if best.get(key) == number and name == model.name}
-            cells = [
-                TableCell(
-                    format_value(scores.values[key], key),
-                    format_interval(scores.intervals.get(key), key),
-                    "best" if key in leads else "",
-                )
-                for key in keys
-            ]
-            rows.append([name, str(scores.n), *cells, format_value(scores.values["severe_errors"], "severe_errors")])
-    heads = [*map(metric_head, keys), TableHead("Missed, count ↓", METRICS["severe_errors"].meaning)]
-    return ReportTable(["model", "slides", *heads], rows)
+        leads = {key for key in keys if _leader(audit, level, key) == number}
+        rows.append((model.name, model.levels[level], leads))
+        if model.subset is not None:
+            rows.append((model.subset.name, model.subset_levels[level], set()))
+
+    def score(row: tuple[str, LevelScores, set[str]], key: str) -> TableCell:
+        return metric_cell(row[1], key, "best" if key in row[2] else "")
+
+    return ReportTable.of(rows, [
+        Column("model", itemgetter(0)),
+        Column("slides", lambda row: row[1].n),
+        *(Column.of(key, partial(score, key=key)) for key in keys),
+        Column("Missed, count ↓", lambda row: score(row, "severe_errors").text, METRICS["severe_errors"].meaning),
+    ])  # fmt: skip
+
+
+def metric_cell(scores: LevelScores, key: str, mark: Mark = "") -> TableCell:
+    """A metric with its interval; a dash where it is not known."""
+    value = scores.values.get(key, math.nan)
+    return TableCell(format_value(value, key), format_interval(scores.intervals.get(key), key), mark)
+
+
+REACHES = (
+    "urgency_auc", "partial_urgency_auc", *(f"missed_at_{100 * share:.0f}" for share in FALSE_ALARMS),
+    *(f"false_alarms_at_{100 * share:.0f}" for share in MISSES),
+)  # fmt: skip
 
 
 def reach_table(audit: Audit, level: int) -> ReportTable:
     """What each curve reaches."""
-    head: list[str | TableHead] = [
-        "model",
-        TableHead(
-            "urgency AUC ↑", "how well urgent slides are told from others at all operating points; 50 % is chance"
-        ),
-        TableHead(f"up to {100 * PARTIAL:.0f} % false alarms ↑", "the same, of the part of the curve that is usable"),
-        *(TableHead(f"missed at {100 * s:.0f} % false alarms ↓", "read off the curve") for s in FALSE_ALARMS),
-        *(TableHead(f"false alarms at {100 * s:.0f} % missed ↓", "read off the curve") for s in MISSES),
-        TableHead("worklist ↑", "share of pairs of slides that are read in the right order when sorted by urgency"),
-        TableHead("RPS ↓", "ranked probability score: distance of the probabilities from the truth, in order"),
-        TableHead("NLL ↓", "negative log-likelihood of the true class"),
-    ]
-    rows: list[list[str | TableCell]] = []
-    for model in audit.models:
-        points = model.points[level]
-        if points is None:
-            continue
-        estimates = [points.scores[key] for key in ("urgency_auc", "partial_urgency_auc")]
-        estimates += [*points.missed_at.values(), *points.false_alarms_at.values()]
-        cells = [TableCell(format_share(one.value), format_shares(one.interval)) for one in estimates]
-        rps, nll = (points.scores[key].value for key in ("rps", "nll"))
-        last = "–" if math.isnan(rps) else f"{rps:.3f}", f"{nll:.2f}"
-        rows.append([model.name, *cells, format_share(points.worklist), *last])
-    return ReportTable(head, rows)
+    rows = [(model.name, points) for model in audit.models if (points := model.points[level]) is not None]
+    return ReportTable.of(rows, [
+        Column("model", itemgetter(0)),
+        *(Column.of(key, partial(lambda key, row: row[1].scores[key], key)) for key in REACHES),
+        Column("Worklist ↑", lambda row: row[1].worklist,
+               "share of pairs of slides that are read in the right order when sorted by urgency"),
+        Column.of("rps", lambda row: _decimal(row[1].scores["rps"].value, 3)),
+        Column.of("nll", lambda row: _decimal(row[1].scores["nll"].value, 2)),
+    ])  # fmt: skip
 
 
-def matched_table(comparison: Any) -> ReportTable:
+def matched_table(comparison: Comparison) -> ReportTable:
     """Two models at the same operating point, level by level."""
-    rows: list[list[str | TableCell]] = []
-    for level, match in reversed(list(comparison.matched.items())):
-        lines = [
-            (f"missed at {100 * match.at_false_alarms:.1f} % false alarms", match.missed),
-            (f"false alarms at {100 * match.at_missed:.1f} % missed", match.false_alarms),
-            ("urgency AUC", comparison.levels[level]["urgency_auc"]),
-            (f"urgency AUC up to {100 * PARTIAL:.0f} % false alarms", comparison.levels[level]["partial_urgency_auc"]),
-        ]
+    rows: list[tuple[str, str, Contrast]] = []
+    for level, match in reversed(comparison.matched.items()):
+        own = comparison.levels[level]
         rows += [
-            [
-                level if not number else "", what, format_share(gap.reference), format_share(gap.candidate),
-                format_share(gap.difference, True), format_shares(gap.shown_interval), format_p(gap.p),
-            ]
-            for number, (what, gap) in enumerate(lines)
-        ]  # fmt: skip
+            (level, f"missed at {100 * match.at_false_alarms:.1f} % false alarms", match.missed),
+            ("", f"false alarms at {100 * match.at_missed:.1f} % missed", match.false_alarms),
+            ("", "urgency AUC", own["urgency_auc"]),
+            ("", f"urgency AUC up to {100 * PARTIAL:.0f} % false alarms", own["partial_urgency_auc"]),
+        ]
     # Long names of files may break after these signs.
     names = [re.sub(r"([/_.-])", "\\1\u200b", name) for name in (comparison.reference, comparison.candidate)]
-    head = ["level", "quantity", *names, "difference", "95 % interval", "p"]
-    return ReportTable(head, rows, text=(0, 1))
+    return ReportTable.of(rows, [
+        Column("level", itemgetter(0)),
+        Column("quantity", itemgetter(1)),
+        Column(names[0], lambda row: row[2].reference),
+        Column(names[1], lambda row: row[2].candidate),
+        Column("difference", lambda row: format_value(row[2].difference, signed=True)),
+        Column("95 % interval", lambda row: format_interval(row[2].shown_interval)),
+        Column("p", lambda row: format_p(row[2].p)),
+    ], text=(0, 1))  # fmt: skip
 
 
-def difference_table(comparison: Any, hierarchy: ClassHierarchy, keys: Sequence[str] = SUMMARY) -> ReportTable:
+def difference_table(comparison: Comparison, hierarchy: ClassHierarchy, keys: Sequence[str] = SUMMARY) -> ReportTable:
     """Differences of the scores at the finest level, and of metrics of one's own."""
     differences = comparison.levels[hierarchy.level_names[-1]]
-    rows: list[list[str | TableCell]] = [
-        [
-            TableCell(METRICS[key].label, meaning=METRICS[key].meaning),
-            TableCell(format_value(d.difference, key), mark="" if d.better is None else "best"),
-            format_interval(d.shown_interval, key),
-            format_p(d.p),
-        ]
-        for key, d in ((key, differences[key]) for key in (*keys, *own_metrics()) if key in differences)
-    ]
-    return ReportTable(["metric", "difference", "95 % interval", "p (Holm)"], rows)
+    return ReportTable.of([(key, differences[key]) for key in (*keys, *own_metrics()) if key in differences], [
+        Column("metric", lambda row: TableCell(METRICS[row[0]].label, meaning=METRICS[row[0]].meaning)),
+        Column("difference", lambda row: TableCell(
+            format_value(row[1].difference, row[0]), mark="" if row[1].better is None else "best")),
+        Column("95 % interval", lambda row: format_interval(row[1].shown_interval, row[0])),
+        Column("p (Holm)", lambda row: format_p(row[1].p)),
+    ])  # fmt: skip
 
 
-def boundary_table(points: Any) -> ReportTable:
+def boundary_table(points: OperatingPoints) -> ReportTable:
     """Calibration and net benefit at every boundary of urgency."""
-    rows: list[list[str | TableCell]] = []
-    for boundary, benefit in zip(points.calibration, points.net_benefit, strict=True):
-        rows.append(
-            [
-                boundary.at_least,
-                format_share(boundary.predicted[0]),
-                TableCell(format_share(boundary.observed[0]), format_shares((boundary.low[0], boundary.high[0]))),
-                *(TableCell(f"{b:.3f}", f"{a:.3f}") for b, a in zip(benefit.model, benefit.always, strict=True)),
-            ]
-        )
     meaning = "true alarms minus weighted false ones at this cost ratio; small print: acting on every slide"
-    heads = [TableHead(f"net benefit, κ = {kappa:g}", meaning) for kappa in KAPPAS]
-    shares = [
-        TableHead("predicted", "mean probability of being at least so urgent"),
-        TableHead("observed (95 %)", "share of the slides that are at least so urgent"),
-    ]
-    return ReportTable(["at least", *shares, *heads], rows)
+
+    def benefit(at: int, row: tuple[Any, Any]) -> TableCell:
+        return TableCell(f"{row[1].model[at]:.3f}", f"{row[1].always[at]:.3f}")
+
+    return ReportTable.of(zip(points.calibration, points.net_benefit, strict=True), [
+        Column("at least", lambda row: row[0].at_least),
+        Column("predicted", lambda row: row[0].predicted[0],
+               "mean probability of being at least so urgent"),
+        Column("observed (95 %)", lambda row: TableCell(
+            format_value(row[0].observed[0]), format_interval((row[0].low[0], row[0].high[0]))),
+               "share of the slides that are at least so urgent"),
+        *(Column(f"net benefit, κ = {kappa:g}", partial(benefit, at), meaning) for at, kappa in enumerate(KAPPAS)),
+    ])  # fmt: skip
 
 
 def subgroup_table(audit: SubgroupAudit) -> ReportTable:
     """The groups of one column with intervals."""
-    head: list[str | TableHead] = [
-        audit.by,
-        "slides",
-        "patients",
-        TableHead("missed ↓", "share of the group's slides that are called less urgent than they are"),
-        TableHead("expected", "misses with the model's overall error rates and this group's mix of classes"),
-        TableHead("false alarms ↓", "share of the group's slides that are called more urgent than they are"),
-        TableHead("expected", "false alarms with the model's overall error rates and this group's mix of classes"),
-    ]
-    rows: list[list[str | TableCell]] = []
-    for group in audit.groups:
-        rates: list[str | TableCell] = []
-        for rate in (group.missed, group.false_alarms):
-            rates += [share_cell(rate.share)]
-            rates += [format_share(rate.expected / group.slides)]
-        patients = TableCell(str(group.patients), "too few" if group.too_small else "")
-        rows.append([group.name, str(group.slides), patients, *rates])
-    return ReportTable(head, rows)
+    meaning = "with the model's overall error rates and this group's mix of classes"
+    return ReportTable.of(audit.groups, [
+        Column(audit.by, "name"),
+        Column("slides", "slides"),
+        Column("patients", lambda group: TableCell(str(group.patients), "too few" if group.too_small else "")),
+        Column("missed ↓", "missed.share",
+               "share of the group's slides that are called less urgent than they are"),
+        Column("expected", lambda group: group.missed.expected / group.slides, f"misses {meaning}"),
+        Column("false alarms ↓", "false_alarms.share",
+               "share of the group's slides that are called more urgent than they are"),
+        Column("expected", lambda group: group.false_alarms.expected / group.slides,
+               f"false alarms {meaning}"),
+    ])  # fmt: skip
 
 
 def class_tables(scores: LevelScores, hierarchy: ClassHierarchy) -> list[tuple[str, ReportTable]]:
     """Every class by itself, group by group, where there are too many for a matrix; else nothing."""
     if len(scores.classes) <= READABLE:
         return []
-    cells, severe, names = scores.confusion, hierarchy.outranks(), scores.classes
-    rows: dict[str, list[list[str | TableCell]]] = {}
-    for index, name in enumerate(names):
-        row = cells[index]
-        group = "All classes" if hierarchy.num_levels < 2 else hierarchy.names(0)[hierarchy.groups(0)[index]]
-        elsewhere = np.where(np.arange(len(row)) == index, 0, row)
-        wrong = hierarchy.display(names[int(elsewhere.argmax())]) if elsewhere.any() else "–"
-        rows.setdefault(hierarchy.display(group), []).append(
-            [
-                hierarchy.display(name), str(int(row.sum())), str(int(row[index])), str(int(row[severe[index]].sum())),
-                str(int(row[severe[:, index]].sum())), wrong,
-            ]
-        )  # fmt: skip
-    head: list[str | TableHead] = ["class", "slides", "right", "missed ↓", "false alarms ↓", "most often mistaken for"]
-    return [(f"{group}: {len(lines)} classes", ReportTable(head, lines, text=(0, 5))) for group, lines in rows.items()]
+    cells, severe, display = scores.confusion, hierarchy.outranks(), hierarchy.display
+    wrong = np.where(np.eye(len(cells), dtype=bool), 0, cells)
+    columns = [
+        Column("class", lambda index: display(scores.classes[index])),
+        Column("slides", lambda index: int(cells[index].sum())),
+        Column("right", lambda index: int(cells[index, index])),
+        Column("missed ↓", lambda index: int(cells[index, severe[index]].sum())),
+        Column("false alarms ↓", lambda index: int(cells[index, severe[:, index]].sum())),
+        Column("most often mistaken for",
+               lambda index: display(scores.classes[wrong[index].argmax()]) if wrong[index].any() else "–"),
+    ]  # fmt: skip
+    groups: dict[str, list[int]] = {}
+    for index in range(len(cells)):
+        name = "All classes" if hierarchy.num_levels < 2 else hierarchy.names(0)[hierarchy.groups(0)[index]]
+        groups.setdefault(display(name), []).append(index)
+    return [
+        (f"{group}: {len(own)} classes", ReportTable.of(own, columns, text=(0, 5))) for group, own in groups.items()
+    ]
 
 
 def member_table(committee: CommitteeAudit) -> ReportTable:
     """Every member alone, the committee without it, and what it adds; the committee itself last."""
-    keys = ("urgency_auc", committee.missed_key)
+    area, missed = "urgency_auc", committee.missed_key
     at = f"missed at {100 * committee.false_alarms:.0f} % false alarms"
-    heads = [
-        TableHead("alone: urgency AUC ↑", "how well the member by itself tells urgent slides from others"),
-        TableHead(f"alone: {at} ↓", "of the member by itself, read off its curve"),
-        TableHead("without it: urgency AUC", "of the mean of all other members"),
-        TableHead(f"without it: {at}", "of the mean of all other members"),
-        TableHead("it adds: urgency AUC ↑", "the committee minus the committee without the member, in points"),
-        TableHead("it adds: missed ↓", "the same of the misses; below 0 the member helps"),
-    ]
-
-    def score(one: Contrast) -> TableCell:
-        return TableCell(format_share(one.value), format_shares(one.interval))
-
-    rows: list[list[str | TableCell]] = [
-        [
-            TableCell(member.name, member.recipe),
-            *(score(one[key]) for one in (member.alone, member.without) for key in keys),
-            *(
-                TableCell(
-                    format_share(member.adds[key].difference, True), format_shares(member.adds[key].shown_interval)
-                )
-                for key in keys
-            ),
-        ]
-        for member in committee.members
-    ]
-    rows.append([TableCell(committee.name, mark="best"), *(score(committee.scores[key]) for key in keys), *["–"] * 4])
-    return ReportTable(["member", *heads], rows)
+    members = ReportTable.of(committee.members, [
+        Column("member", lambda member: TableCell(member.name, member.recipe)),
+        Column("alone: urgency AUC ↑", lambda member: member.alone[area],
+               "how well the member by itself tells urgent slides from others"),
+        Column(f"alone: {at} ↓", lambda member: member.alone[missed],
+               "of the member by itself, read off its curve"),
+        Column("without it: urgency AUC", lambda member: member.without[area],
+               "of the mean of all other members"),
+        Column(f"without it: {at}", lambda member: member.without[missed],
+               "of the mean of all other members"),
+        Column("it adds: urgency AUC ↑", lambda member: TableCell.of(member.adds[area], signed=True),
+               "the committee minus the committee without the member, in points"),
+        Column("it adds: missed ↓", lambda member: TableCell.of(member.adds[missed], signed=True),
+               "the same of the misses; below 0 the member helps"),
+    ])  # fmt: skip
+    own = [TableCell.of(committee.scores[key]) for key in (area, missed)]
+    return replace(members, rows=[*members.rows, [TableCell(committee.name, mark="best"), *own, *["–"] * 4]])
 
 
-def severe_table(model: Any, hierarchy: ClassHierarchy, pages: Mapping[str, str]) -> ReportTable | None:
+def severe_table(model: ModelAudit, hierarchy: ClassHierarchy, pages: Mapping[str, str]) -> ReportTable | None:
     """The missed slides, gravest first; None where nothing was missed."""
     if not model.severe:
         return None
-    rows = [
-        [
-            TableCell(error.slide_id, address=pages.get(error.slide_id, "")),
-            error.patient_id,
-            hierarchy.display(error.true),
-            hierarchy.display(error.predicted),
-            f"{error.gravity:g}",
-            *([] if error.probability_of_true is None else [f"{error.probability_of_true:.3f}"]),
-        ]
-        for error in model.severe[:MOST_LISTED]
-    ]
-    gravity = TableHead("gravity W", "1 + distance between the classes + the penalty of missed urgency")
-    last = [] if model.severe[0].probability_of_true is None else ["probability of the true class"]
-    return ReportTable(["slide", "patient", "true", "called", gravity, *last], rows, text=(0, 1, 2, 3))
+    columns = [
+        Column("slide", lambda error: TableCell(error.slide_id, address=pages.get(error.slide_id, ""))),
+        Column("patient", "patient_id"),
+        Column("true", lambda error: hierarchy.display(error.true)),
+        Column("called", lambda error: hierarchy.display(error.predicted)),
+        Column("gravity W", lambda error: f"{error.gravity:g}",
+               "1 + distance between the classes + the penalty of missed urgency"),
+    ]  # fmt: skip
+    if model.severe[0].probability_of_true is not None:
+        columns.append(Column("probability of the true class", lambda error: f"{error.probability_of_true:.3f}"))
+    return ReportTable.of(model.severe[:MOST_LISTED], columns, text=(0, 1, 2, 3))
 
 
-def metric_head(key: str) -> TableHead:
-    """The head of a metric's column: its name, its good direction, and its meaning."""
-    return TableHead(f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}", METRICS[key].meaning)
+def _decimal(value: float, digits: int) -> str:
+    return "–" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def _has_auc(scores: LevelScores) -> bool:
     return not math.isnan(scores.values["auc"])
 
 
-def _best(audit: Audit, level: int) -> dict[str, int]:
-    """Metric -> which model leads, for bold print; nothing when there is one model or a tie."""
-    best = {}
-    for key in (*SUMMARY, *own_metrics()):
-        values = [model.levels[level].values[key] for model in audit.models]
-        if len(values) < 2 or any(map(math.isnan, values)):
-            continue
-        top = max(values) if METRICS[key].higher_is_better else min(values)
-        # Bold print for one of two equal models would be a claim.
-        if values.count(top) == 1:
-            best[key] = values.index(top)
-    return best
+def _leader(audit: Audit, level: int, key: str) -> int | None:
+    """Which model leads, for bold print; None when there is one model or a tie."""
+    values = [model.levels[level].values[key] for model in audit.models]
+    if len(values) < 2 or any(map(math.isnan, values)):
+        return None
+    top = max(values) if METRICS[key].higher_is_better else min(values)
+    # Bold print for one of two equal models would be a claim.
+    return values.index(top) if values.count(top) == 1 else None
 
 
-def _radar(audit: Audit) -> Any:
+def _radar(audit: Audit) -> Markup:
     keys = [key for key in RADAR if key != "auc" or all(_has_auc(model.finest) for model in audit.models)]
     series = [(model.name, [model.finest.values[key] for key in keys]) for model in audit.models]
     return charts.radar([METRICS[key].label for key in keys], series)
@@ -366,25 +341,26 @@ def reader_chart(result: ReaderAudit) -> Markup | None:
 
 def reader_table(result: ReaderAudit) -> ReportTable:
     """Every reader's rates with intervals, and the model's misses at the reader's false alarms beside them."""
-    head: list[str | TableHead] = ["reader", "slides", *map(metric_head, ("missed_rate", "false_alarm_rate"))]
+    columns = [
+        Column("reader", "name"),
+        Column("slides", "slides"),
+        Column.of("missed_rate", "missed"),
+        Column.of("false_alarm_rate", "false_alarms"),
+    ]
     if result.model:
         meaning = "misses of the model at this reader's false alarms minus this reader's misses"
-        head.append(TableHead(f"{result.model} misses more by", meaning))
-    rows: list[list[str | TableCell]] = []
-    for one in result.readers:
-        gap = [] if one.model_misses_more is None else [share_cell(one.model_misses_more, signed=True)]
-        rows.append([one.name, str(one.slides), share_cell(one.missed), share_cell(one.false_alarms), *gap])
-    return ReportTable(head, rows)
+        columns.append(Column(
+            f"{result.model} misses more by", lambda one: TableCell.of(one.model_misses_more, signed=True), meaning
+        ))  # fmt: skip
+    return ReportTable.of(result.readers, columns)
 
 
 def agreement_table(result: ReaderAudit) -> ReportTable:
     """Cohen's kappa of every pair of readers."""
-    kappa = TableHead("Cohen's kappa ↑", "agreement beyond chance with quadratic weights; 1 is complete")
-    rows: list[list[str | TableCell]] = [
-        [
-            f"{pair.first}, {pair.second}", str(pair.slides), format_share(pair.same),
-            "–" if pair.cohen_kappa != pair.cohen_kappa else f"{pair.cohen_kappa:.2f}",
-        ]
-        for pair in result.agreement
-    ]  # fmt: skip
-    return ReportTable(["readers", "slides", "same class", kappa], rows)
+    return ReportTable.of(result.agreement, [
+        Column("readers", lambda pair: f"{pair.first}, {pair.second}"),
+        Column("slides", "slides"),
+        Column("same class", "same"),
+        Column("Cohen's kappa ↑", lambda pair: _decimal(pair.cohen_kappa, 2),
+               "agreement beyond chance with quadratic weights; 1 is complete"),
+    ])  # fmt: skip

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from markupsafe import Markup
 
 from pams_mil import atomic
 from pams_mil.evaluate.contrast import Contrast
+from pams_mil.evaluate.scores import LevelScores
 from pams_mil.evaluate.verdict import verdict
 from pams_mil.metrics.metric import METRICS
 from pams_mil.report import charts, svg
-from pams_mil.report.audit_html import difference_table, metric_head
+from pams_mil.report.audit_html import difference_table
 from pams_mil.report.bench import EXTRA, TABLE, Bench, Row
 from pams_mil.report.charts import epoch_charts
 from pams_mil.report.first_screen import first_screen
 from pams_mil.report.live import Links, ScreenModel, write_slides
 from pams_mil.report.order_section import order_section
 from pams_mil.report.page import (
+    Column,
     ReportTable,
     TableCell,
-    TableHead,
     format_interval,
     markdown_text,
     render,
@@ -115,23 +117,22 @@ def score_table(
     bench: Bench, level: int, digits: int = 2, keys: Sequence[str] = (*TABLE, *EXTRA), *, networks: bool = True
 ) -> ReportTable:
     """Every row's scores at a level; the best of each model bold, the second underlined; `networks`: count them."""
-    several = networks and len({row.networks for row in bench.rows}) > 1
-    rows: list[list[str | TableCell]] = []
-    for row in bench.rows:
-        cells = [
-            TableCell(
-                spread_text(row.spreads[level, key], key, digits=digits),
-                format_interval(row.levels[level].intervals.get(key), key),
-                bench.mark(row, level, key),
-            )
-            for key in keys
-        ]
-        counts = [row.networks] if several else []
-        rows.append([row.model, row.method, *counts, *cells, matched_text(bench, row, level)])
+
+    def score(row: Row, key: str) -> TableCell:
+        interval = format_interval(row.levels[level].intervals.get(key), key)
+        return TableCell(
+            spread_text(row.spreads[level, key], key, digits=digits), interval, bench.mark(row, level, key)
+        )
+
     # The caption says how many networks all rows have.
-    head: list[str | TableHead] = ["model", "method", *(["networks"] if several else []), *map(metric_head, keys)]
-    head.append(TableHead(matched_head(bench, level), METRICS[bench.missed_key(level)].meaning))
-    return ReportTable(head, rows, text=(0, 1))
+    several = networks and len({row.networks for row in bench.rows}) > 1
+    return ReportTable.of(bench.rows, [
+        Column("model", "model"),
+        Column("method", "method"),
+        *([Column("networks", "networks")] if several else []),
+        *(Column.of(key, partial(score, key=key)) for key in keys),
+        Column.of(bench.missed_key(level), lambda row: matched_text(bench, row, level)),
+    ], text=(0, 1))  # fmt: skip
 
 
 def _verdict(row: Row) -> str:
@@ -181,11 +182,6 @@ def spread_text(score: Contrast, metric: str, *, sign: str = "±", digits: int =
     scale = 100 if METRICS[metric].percent else 1
     text = f"{scale * score.estimate:.{digits}f}"
     return text if math.isnan(score.sd) else f"{text} {sign} {scale * score.sd:.{digits}f}"
-
-
-def matched_head(bench: Bench, level: int = -1) -> str:
-    """The head of the column of misses at equal false alarms."""
-    return f"{METRICS[bench.missed_key(level)].label} ↓"
 
 
 def matched_text(bench: Bench, row: Row, level: int) -> str:
@@ -275,62 +271,41 @@ def _tex(text: str) -> str:
 CALIBRATED = "Calibrated, Bayes rule for AsCC: missed / false alarms; AsCC"
 
 
-def heads(bench: Bench) -> list[str]:
-    """The columns after the method's name."""
-    least = bench.hierarchy.levels[-1].names[0]
-    return [
-        "Urgency AUC ↑",
-        "Severity AUC ↑",
-        matched_head(bench),
-        "difference (95 %), adjusted p",
-        "at 5 / 10 / 20 / 30 % ↓",
-        "As decided: missed / false alarms",
-        f"{least} recognized ↑",
-        *((CALIBRATED,) if _any_calibrated(bench) else ()),
-    ]
-
-
-def cells(bench: Bench, row: Row) -> list[str]:
-    """One method's numbers in percent; a dash where a file has no probabilities."""
-    last = [_calibrated(row)] if _any_calibrated(bench) else []
-    values, scores = row.levels[-1].values, row.levels[-1].scores
-    decided = _pair(values["missed_rate"], values["false_alarm_rate"])
-    least = spread_text(scores["least_urgent_recall"], "least_urgent_recall", digits=1)
-    if row.points is None:
-        return ["–"] * 5 + [decided, least, *last]
-    key, finest = bench.missed_key(), bench.hierarchy.level_names[-1]
-    contrast = None if row.comparison is None else row.comparison.levels[finest].get(key)
-    return [
-        *(spread_text(row.points.scores[key], key, digits=1) for key in ("urgency_auc", "severity_auc")),
-        spread_text(scores[key], key, digits=1),
-        "" if contrast is None else _difference(contrast),
-        " / ".join(f"{100 * missed.estimate:.1f}" for missed in row.points.missed_at.values()),
-        decided,
-        least,
-        *last,
-    ]
-
-
 def operating_table(bench: Bench, model: str) -> ReportTable:
-    """One row per method of a model.
+    """One row per method of a model, in percent; a dash where a file has no probabilities.
 
     All rows are compared at one stated share of false alarms, so that they compare with one another too. Behind ± the
     deviation over seeds; intervals and p-values are adjusted for the rows of the table and take networks as chance
     where there are several seeds.
     """
-    key = bench.missed_key()
-    least = bench.hierarchy.levels[-1].names[0]
-    meanings = {
-        "Urgency AUC ↑": METRICS["urgency_auc"].meaning,
-        "Severity AUC ↑": METRICS["severity_auc"].meaning,
-        matched_head(bench): METRICS[key].meaning,
-        "difference (95 %), adjusted p": "misses minus those of the reference, where both raise the same false alarms",
-        "at 5 / 10 / 20 / 30 % ↓": "misses at these shares of false alarms",
-        "As decided: missed / false alarms": "shares of the slides, with the calls in the files",
-        f"{least} recognized ↑": METRICS["least_urgent_recall"].meaning,
-    }
-    head: list[str | TableHead] = ["method", *(TableHead(text, meanings.get(text, "")) for text in heads(bench))]
-    return ReportTable(head, [[row.method, *cells(bench, row)] for row in bench.of_model(model)])
+    key, finest = bench.missed_key(), bench.hierarchy.level_names[-1]
+
+    def spread(metric: str) -> Callable[[Row], str]:
+        return lambda row: spread_text(row.levels[-1].scores.get(metric, Contrast(metric, math.nan)), metric, digits=1)
+
+    def difference(row: Row) -> str | None:
+        contrast = None if row.comparison is None else row.comparison.levels[finest].get(key)
+        return (None if row.points is None else "") if contrast is None else _difference(contrast)
+
+    least = METRICS["least_urgent_recall"]
+    columns = [
+        Column("method", "method"),
+        Column.of("urgency_auc", spread("urgency_auc")),
+        Column.of("severity_auc", spread("severity_auc")),
+        Column.of(key, spread(key)),
+        Column("difference (95 %), adjusted p", difference,
+               "misses minus those of the reference, where both raise the same false alarms"),
+        Column("at 5 / 10 / 20 / 30 % ↓", lambda row: None if row.points is None else " / ".join(
+            f"{100 * missed.estimate:.1f}" for missed in row.points.missed_at.values()),
+               "misses at these shares of false alarms"),
+        Column("As decided: missed / false alarms", lambda row: _pair(row.levels[-1]),
+               "shares of the slides, with the calls in the files"),
+        Column(f"{bench.hierarchy.names()[0]} recognized ↑", spread("least_urgent_recall"), least.meaning),
+    ]  # fmt: skip
+    if any(row.calibrated is not None for row in bench.rows):
+        columns.append(Column(CALIBRATED, lambda row: None if row.calibrated is None else (
+            f"{_pair(row.calibrated)}; {100 * row.calibrated.values['ascc']:.1f}")))  # fmt: skip
+    return ReportTable.of(bench.of_model(model), columns)
 
 
 def operating_markdown(bench: Bench) -> str:
@@ -341,19 +316,8 @@ def operating_markdown(bench: Bench) -> str:
     )
 
 
-def _any_calibrated(bench: Bench) -> bool:
-    return any(row.calibrated is not None for row in bench.rows)
-
-
-def _calibrated(row: Row) -> str:
-    if row.calibrated is None:
-        return "–"
-    values = row.calibrated.values
-    return f"{_pair(values['missed_rate'], values['false_alarm_rate'])}; {100 * values['ascc']:.1f}"
-
-
-def _pair(missed: float, false_alarms: float) -> str:
-    return f"{100 * missed:.1f} / {100 * false_alarms:.1f}"
+def _pair(scores: LevelScores) -> str:
+    return " / ".join(f"{100 * scores.values[key]:.1f}" for key in ("missed_rate", "false_alarm_rate"))
 
 
 def _difference(contrast: Contrast) -> str:

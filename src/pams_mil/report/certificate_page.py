@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -60,8 +61,8 @@ def certificate_page(certificate: Certificate, predictions: Predictions, *, comm
         cost=_cost_table(certificate, views),
         bounds=_bound_table(certificate, by_order=by_order),
         limits=ReportTable.of(shown_limits(certificate), [
-            Column("at or above", lambda limit: limit.name),
-            Column("calibration patients", lambda limit: f"{limit.n:,}"),
+            Column("at or above", "name"),
+            Column("calibration patients", "n"),
             _SMALLEST,
         ]),
         answers=ReportTable(
@@ -122,13 +123,13 @@ def _cost_table(certificate: Certificate, views: Mapping[str, Predictions]) -> R
     ]
     share = f"share of the {'patients' if certificate.unit == 'case' else 'slides'} that are called"
     columns = [
-        Column("call", lambda row: row[1]),
+        Column("call", itemgetter(1)),
         Column("missed urgency", lambda row: percent(row[2].missed_rate), f"{share} less urgent than they are"),
         Column("false alarms", lambda row: percent(row[2].false_alarm_rate), f"{share} more urgent than they are"),
     ]
     if len(views) == 1:
         return ReportTable.of(calls, columns)
-    return ReportTable.of(calls, [Column("order", lambda row: row[0]), *columns], text=(0, 1))
+    return ReportTable.of(calls, [Column("order", itemgetter(0)), *columns], text=(0, 1))
 
 
 _SMALLEST = Column(
@@ -140,10 +141,10 @@ _SMALLEST = Column(
 
 def _bound_table(certificate: Certificate, *, by_order: bool) -> ReportTable:
     columns = [
-        Column("patients", lambda bound: bound.who),
+        Column("patients", "who"),
         Column("at most", lambda bound: percent(bound.alpha), "α: the certified upper bound on missed urgency"),
         Column("κ needed", lambda bound: f"{bound.kappa:.4g}", "the smallest κ that meets this bound"),
-        Column("calibration patients", lambda bound: f"{bound.n:,}", "those that this bound is about"),
+        Column("calibration patients", "n", "those that this bound is about"),
         Column("missed among them", lambda bound: percent(bound.observed),
                "share of these patients that are missed at the κ needed"),
         _SMALLEST,
@@ -152,7 +153,7 @@ def _bound_table(certificate: Certificate, *, by_order: bool) -> ReportTable:
     ]  # fmt: skip
     if not by_order:
         return ReportTable.of(certificate.bounds, columns)
-    return ReportTable.of(certificate.bounds, [Column("order", lambda bound: bound.order), *columns], text=(0, 1))
+    return ReportTable.of(certificate.bounds, [Column("order", "order"), *columns], text=(0, 1))
 
 
 def shown_limits(certificate: Certificate) -> list[BoundaryLimit]:

@@ -6,73 +6,49 @@ Also the table of several findings per slide.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 
 from markupsafe import Markup
 
 from pams_mil.evaluate.contrast import Contrast
-from pams_mil.evaluate.orders import OrderAudit, OrderedComparison
+from pams_mil.evaluate.orders import DisputedPair, OrderAudit, OrderedComparison
 from pams_mil.evaluate.scores import FindingScores
 from pams_mil.report import svg
-from pams_mil.report.page import (
-    READABLE,
-    ReportTable,
-    TableCell,
-    TableHead,
-    format_share,
-    format_shares,
-    short_order,
-)
+from pams_mil.report.page import READABLE, Column, ReportTable, TableCell, fragment
 
 
-@dataclass(frozen=True)
-class OrderSection:
-    """The parts of the section."""
-
-    sentences: list[str]
-    charts: list[tuple[str, Markup]]
-    """Title and verdicts of every comparison."""
-    rates: ReportTable
-    orders: list[tuple[str, str]]
-    """Name and order of the classes."""
-    pairs: ReportTable
-    """Which class of a disputed pair is the more urgent by each order; the first of many pairs."""
-
-
-def order_section(audit: OrderAudit) -> OrderSection:
-    """The section of one audit."""
-    names, pairs = audit.orders.names, audit.orders.disputed_pairs[:READABLE]
+def order_section(audit: OrderAudit) -> Markup:
+    """The section of one audit: of many disputed pairs the first."""
     display = audit.orders.first.display
-    rows: list[list[str | TableCell]] = [
-        [
-            f"{display(pair.first)}, {display(pair.second)}",
-            *(display(pair.more_urgent[name]) if pair.more_urgent[name] else "equally" for name in names),
-        ]
-        for pair in pairs
+
+    def more_urgent(pair: DisputedPair, name: str) -> str:
+        return display(pair.more_urgent[name]) if pair.more_urgent[name] else "equally"
+
+    pairs = [
+        Column("pair", lambda pair: f"{display(pair.first)}, {display(pair.second)}"),
+        *(Column(name, partial(more_urgent, name=name)) for name in audit.orders.names),
     ]
-    return OrderSection(
-        audit.sentences,
-        [(f"{one.candidate} against {one.reference}", verdict_chart(one)) for one in audit.comparisons],
-        rate_table(audit),
-        [(name, short_order(one)) for name, one in zip(names, audit.orders.hierarchies, strict=True)],
-        ReportTable(["pair", *names], rows, text=tuple(range(len(names) + 1))),
+    return fragment(
+        "orders.html.j2",
+        audit=audit,
+        charts=[(f"{one.candidate} against {one.reference}", verdict_chart(one)) for one in audit.comparisons],
+        rates=rate_table(audit),
+        pairs=ReportTable.of(audit.orders.disputed_pairs[:READABLE], pairs, text=range(len(pairs))),
     )
 
 
 def rate_table(audit: OrderAudit) -> ReportTable:
     """Misses and false alarms by order, under all and under at least one."""
-    names = audit.orders.names
-    heads = [
-        TableHead("undisputed", "a miss (a false alarm) by every order"),
-        TableHead("with disputed", "a miss (a false alarm) by at least one order"),
-    ]
-    rows: list[list[str | TableCell]] = []
-    for model, rates in audit.rates.items():
-        for key, words in (("missed_rate", "missed ↓"), ("false_alarm_rate", "false alarms ↓")):
-            rate = rates[key]
-            ends = map(share_cell, (rate.undisputed, rate.with_disputed))
-            rows.append([model, words, *(format_share(rate.by_order[name].estimate) for name in names), *ends])
-    return ReportTable(["model", "rate", *names, *heads], rows, text=(0, 1))
+    kinds = {"missed_rate": "missed ↓", "false_alarm_rate": "false alarms ↓"}
+    rows = [(model, words, rates[key]) for model, rates in audit.rates.items() for key, words in kinds.items()]
+    return ReportTable.of(rows, [
+        Column("model", itemgetter(0)),
+        Column("rate", itemgetter(1)),
+        *(Column(name, partial(lambda name, row: row[2].by_order[name].estimate, name)) for name in audit.orders.names),
+        Column("undisputed", lambda row: row[2].undisputed, "a miss (a false alarm) by every order"),
+        Column("with disputed", lambda row: row[2].with_disputed, "a miss (a false alarm) by at least one order"),
+    ], text=(0, 1))  # fmt: skip
 
 
 def verdict_chart(comparison: OrderedComparison) -> Markup:
@@ -125,27 +101,17 @@ def _gap(comparison: OrderedComparison, order: str) -> Contrast:
     return one.matched[level].missed if level in one.matched else one.levels[level]["missed_rate"]
 
 
-def share_cell(score: Contrast, *, signed: bool = False) -> TableCell:
-    """A share, or a difference of two, with its interval."""
-    return TableCell(format_share(score.estimate, signed), format_shares(score.interval))
-
-
 def finding_table(name: str, scores: FindingScores) -> ReportTable:
     """Every finding of one model at one κ by itself, and what the called sets are worth."""
-    rows: list[list[str | TableCell]] = [
-        [one.name, f"{one.slides:,}", *map(share_cell, (one.sensitivity, one.specificity, one.auc))]
-        for one in scores.findings
-    ]
     recall, ascc = (
         f"{cell.text} [{cell.small}]" if cell.small else cell.text
-        for cell in map(share_cell, (scores.weighted_recall, scores.set_ascc))
+        for cell in map(TableCell.of, (scores.weighted_recall, scores.set_ascc))
     )
-    heads: list[str | TableHead] = [
-        "finding",
-        "slides",
-        TableHead("sensitivity ↑", "share of the slides with the finding on which it is called"),
-        TableHead("specificity ↑", "share of the slides without it on which it is not called"),
-        TableHead("AUC ↑", "chance that a slide with the finding has the higher probability of it"),
-    ]
     caption = f"Findings of {name} at κ = {scores.kappa:g}: recall over all findings {recall}, AsCC of sets {ascc}"
-    return ReportTable(heads, rows, caption=caption)
+    return ReportTable.of(scores.findings, [
+        Column("finding", "name"),
+        Column("slides", "slides"),
+        Column("sensitivity ↑", "sensitivity", "share of the slides with the finding on which it is called"),
+        Column("specificity ↑", "specificity", "share of the slides without it on which it is not called"),
+        Column("AUC ↑", "auc", "chance that a slide with the finding has the higher probability of it"),
+    ], caption=caption)  # fmt: skip

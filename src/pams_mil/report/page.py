@@ -16,10 +16,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, Literal, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jinja2
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from pams_mil import __version__
 from pams_mil.errors import counted
@@ -27,13 +28,16 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import METRICS
 from pams_mil.report import svg
 
+if TYPE_CHECKING:
+    from pams_mil.evaluate.contrast import Contrast
+
 _INLINE = re.compile(r"<(style|script)(?: [^>]*)?>(.*?)</\1>", re.DOTALL)
 _DATA = '<script type="application/json"'
 
 
 @cache  # compiled templates are kept in it
 def environment() -> jinja2.Environment:
-    """The templates, with autoescaping on and our number formats as filters."""
+    """The templates, with autoescaping on."""
     env = jinja2.Environment(
         loader=jinja2.PackageLoader("pams_mil", "report/templates"),
         autoescape=True,
@@ -43,24 +47,15 @@ def environment() -> jinja2.Environment:
     )
     env.globals.update(
         version=__version__,
-        facts=METRICS,
         series=svg.series,
         static=static,
-        term=term,
         report_table=ReportTable,
         classes_line=classes_line,
         short_order=short_order,
         infinity=math.inf,
     )
-    env.filters.update(
-        value=format_value,
-        interval=format_interval,
-        p=format_p,
-        counted=counted,
-        share=format_share,
-        shares=format_shares,
-        unbroken=unbroken,
-    )
+    # No line break parts a percentage from its sign.
+    env.filters.update(counted=counted, unbroken=lambda text: text.replace(" %", "\u00a0%"))
     return env
 
 
@@ -84,11 +79,24 @@ def render(template: str, **content: Any) -> str:
     return page
 
 
-def format_value(value: float, key: str) -> str:
-    """A metric for people: percent or plain, and words where there is no number.
+SHARE = "missed_rate"
+"""A metric that is a share; all shares are written alike."""
+
+
+def fragment(template: str, **content: Any) -> Markup:
+    """Part of a page from its template, in which everything is escaped."""
+    return Markup(environment().get_template(template).render(**content))  # noqa: S704
+
+
+def format_value(value: float, key: str = SHARE, *, signed: bool = False) -> str:
+    """A metric for people: percent or plain, points where it is the `signed` difference of two shares.
+
+    Words where there is no number.
 
     >>> format_value(0.92725, "ascc"), format_value(float("inf"), "asmc"), format_value(15.0, "severe_errors")
     ('92.7 %', 'no errors', '15')
+    >>> format_value(-0.02, signed=True), format_value(float("nan"))
+    ('-2.0', '–')
     """
     if math.isnan(value):
         return "–"
@@ -96,37 +104,17 @@ def format_value(value: float, key: str) -> str:
         return "no errors"
     if key == "severe_errors":
         return f"{value:.0f}"
+    if signed:
+        return f"{100 * value:+.1f}"
     return f"{100 * value:.1f} %" if METRICS[key].percent else f"{value:.2f}"
 
 
-def format_interval(pair: tuple[float, float] | None, key: str) -> str:
+def format_interval(pair: tuple[float, float] | None, key: str = SHARE) -> str:
     """A 95 % interval in the units of its metric."""
     if pair is None or not all(map(math.isfinite, pair)):
         return ""
-    scale = 100 if METRICS[key].percent else 1
-    digits = 1 if METRICS[key].percent else 2
+    scale, digits = (100, 1) if METRICS[key].percent else (1, 2)
     return f"{scale * pair[0]:.{digits}f} to {scale * pair[1]:.{digits}f}"
-
-
-def unbroken(text: str) -> str:
-    """The text with percentages that no line break parts from their sign."""
-    return text.replace(" %", "\u00a0%")
-
-
-def format_share(value: float, signed: bool = False) -> str:
-    """A share in percent, or a difference of shares in points.
-
-    >>> format_share(0.195), format_share(-0.02, True), format_share(float("nan"))
-    ('19.5 %', '-2.0', '–')
-    """
-    if math.isnan(value):
-        return "–"
-    return f"{100 * value:+.1f}" if signed else f"{100 * value:.1f} %"
-
-
-def format_shares(pair: tuple[float, float]) -> str:
-    """The bounds of an interval of shares, in percent."""
-    return "" if not all(map(math.isfinite, pair)) else f"{100 * pair[0]:.1f} to {100 * pair[1]:.1f}"
 
 
 def format_p(p: float | None) -> str:
@@ -144,20 +132,14 @@ Mark = Literal["", "best", "second"]
 _MARKDOWN = {"": "{}", "best": "**{}**", "second": "<u>{}</u>"}
 
 
-@dataclass(frozen=True)
-class TableHead:
+class TableHead(NamedTuple):
     """A column's head; `meaning` explains it in one line on hover, focus and tap."""
 
     label: str
     meaning: str = ""
 
-    def html(self) -> Markup:
-        """The label, as something that can be pointed at where there is an explanation."""
-        return term(self.label, self.meaning)
 
-
-@dataclass(frozen=True)
-class TableCell:
+class TableCell(NamedTuple):
     """Text, small print below it, whether it is the best or second of its kind, where it leads and what it means."""
 
     text: str
@@ -166,20 +148,38 @@ class TableCell:
     address: str = ""
     meaning: str = ""
 
-    def html(self) -> Markup:
-        """The content of the table cell."""
-        shown = term(self.text, self.meaning)
-        if self.address:
-            shown = Markup('<a href="{}">{}</a>').format(self.address, self.text)
-        return shown + (Markup("<small>{}</small>").format(self.small) if self.small else Markup(""))
+    @classmethod
+    def of(cls, score: Contrast, key: str = SHARE, *, signed: bool = False, mark: Mark = "") -> TableCell:
+        """A score, or the `signed` difference of two shares, with the interval that belongs to its p-value."""
+        interval = score.shown_interval if signed else score.interval
+        return cls(format_value(score.estimate, key, signed=signed), format_interval(interval, key), mark)
 
 
 class Column(NamedTuple):
-    """A column: its head, what stands in it for an item, and what that means in one line."""
+    """A column: its head, what stands in it, and what that means in one line.
+
+    What stands in it is an attribute of the row's item (dots lead on), what that holds under a key, or a function of
+    the item: text, a count, a share, a score, or a cell as it is.
+    """
 
     label: str
-    cell: Callable[[Any], str | TableCell]
+    cell: str | Callable[[Any], Any]
     meaning: str = ""
+
+    @classmethod
+    def of(cls, key: str, cell: str | Callable[[Any], Any]) -> Column:
+        """The column of a metric, with its good direction."""
+        metric = METRICS[key]
+        return cls(f"{metric.label} {'↑' if metric.higher_is_better else '↓'}", cell, metric.meaning)
+
+    def show(self, item: Any) -> str | TableCell:
+        """The cell of an item."""
+        value = attrgetter(self.cell)(item) if isinstance(self.cell, str) else self.cell(item)
+        if isinstance(value, str | TableCell):
+            return value
+        if isinstance(value, int | float):
+            return f"{value:,}" if isinstance(value, int) else format_value(value)
+        return "–" if value is None else TableCell.of(value)
 
 
 @dataclass(frozen=True, repr=False)
@@ -204,7 +204,7 @@ class ReportTable:
         cls, items: Iterable[Any], columns: Sequence[Column], text: Collection[int] = (0,), caption: str = ""
     ) -> ReportTable:
         """One row for every item."""
-        rows = [[column.cell(item) for column in columns] for item in items]
+        rows = [[column.show(item) for column in columns] for item in items]
         return cls([TableHead(column.label, column.meaning) for column in columns], rows, text, caption)
 
     @property
@@ -219,18 +219,9 @@ class ReportTable:
 
     def __html__(self) -> Markup:
         """The table as HTML; everything is escaped."""
-        caption = Markup("<caption>{}</caption>").format(self.caption) if self.caption else Markup("")
-        heads = Markup("").join(
-            Markup('<th scope="col"{}>{}</th>').format(self._css(column), head.html())
-            for column, head in enumerate(self.heads)
-        )
-        rows = Markup("").join(Markup("<tr>{}</tr>\n").format(self._row(row)) for row in self.cells)
-        return Markup(
-            '<div class="scroll"><table class="data">{}<thead><tr>{}</tr></thead><tbody>\n{}</tbody></table></div>'
-        ).format(caption, heads, rows)
+        return fragment("table.html.j2", table=self)
 
-    def _repr_html_(self) -> str:
-        return str(self.__html__())
+    _repr_html_ = __html__
 
     def __str__(self) -> str:
         """Aligned columns for a terminal, small print behind its value."""
@@ -252,23 +243,6 @@ class ReportTable:
         lines = [[markdown_text(head.label) for head in self.heads], ["---"] * len(self.head)]
         lines += [[_MARKDOWN[cell.mark].format(markdown_text(cell.text)) for cell in row] for row in self.cells]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-    def _row(self, row: Sequence[TableCell]) -> Markup:
-        return Markup("").join(
-            Markup('<td{} data-label="{}">{}</td>').format(self._css(column, cell.mark), head.label, cell.html())
-            for column, (cell, head) in enumerate(zip(row, self.heads, strict=True))
-        )
-
-    def _css(self, column: int, mark: Mark = "") -> Markup:
-        names = " ".join(filter(None, ["text" if column in self.text else "", mark]))
-        return Markup(' class="{}"').format(names) if names else Markup("")
-
-
-def term(label: str, meaning: str) -> Markup:
-    """A word of the field with its one-line explanation; only the word where there is none."""
-    if not meaning:
-        return escape(label)
-    return Markup('<button type="button" class="term" title="{}">{}</button>').format(meaning, label)
 
 
 def markdown_text(text: str) -> str:
