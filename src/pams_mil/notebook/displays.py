@@ -5,6 +5,7 @@ Colors are those of the pages.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,7 +54,7 @@ class OperatingCurveDisplay:
         missed, alarms = constant_hull(self.series[0].shares)
         self.ax_.plot(100 * alarms, 100 * missed, "--", color="0.5", linewidth=1, label="best constant call")
         self.lines_ = []
-        for one, color in zip(self.series, _colors(len(self.series)), strict=True):
+        for one, color in zip(self.series, itertools.cycle(svg.SERIES), strict=False):
             if one.band is not None:
                 band = one.band
                 self.ax_.fill_between(
@@ -113,7 +114,3 @@ class SeverityConfusionDisplay:
         self.ax_.set_xlabel("called")
         self.ax_.set_ylabel("true")
         return self
-
-
-def _colors(count: int) -> list[str]:
-    return [svg.SERIES[number % len(svg.SERIES)] for number in range(count)]

@@ -173,34 +173,26 @@ def _fit(p: Array, true: Ints, bias: TrainingBias, prior_slides: float) -> Proba
     choices: tuple[float | None, ...] = (None, 0.0, 1.0)
     for states in itertools.product(choices, repeat=len(corrections)):
         state = dict(zip(corrections, states, strict=True))
-        value, inverse, strengths = _fit_at(logits, corrections, truth, state)
+        free = [name for name, strength in state.items() if strength is None]
+        base = logits + sum(corrections[name] for name, strength in state.items() if strength == 1.0)
+        # θ = (1/T, σ/T of the free strengths): linear in the features, hence convex.
+        features = np.stack([base, *(corrections[name] for name in free)], axis=2)
+        fitted = fit_softmax(features, truth, np.eye(features.shape[2])[0])
+        inverse = float(fitted.theta[0])
         # 1/T of 0 or less has no temperature: probabilities would be flat, or turned upside down.
-        if inverse > 0 and all(0 <= strength <= 1 for strength in strengths.values()) and value < best_value:
-            best_value, best = value, (inverse, strengths)
-    if best[0] < 1 / HOTTEST:
+        if inverse > 0 and fitted.value < best_value:
+            ratios = dict(zip(free, (fitted.theta[1:] / inverse).tolist(), strict=True))
+            strengths = {name: ratios.get(name, strength or 0.0) for name, strength in state.items()}
+            if all(0 <= strength <= 1 for strength in strengths.values()):
+                best_value, best = fitted.value, (inverse, strengths)
+    inverse, strengths = best
+    if inverse < 1 / HOTTEST:
         raise ParameterError(
             "The probabilities say nothing about these slides: the best temperature is above "
             f"{HOTTEST:g} or has no finite value, so there is nothing to calibrate. Is the model trained, and are "
             "these the slides and labels it was meant for?"
         )
-    inverse, strengths = best
     return ProbabilityCalibration(p.shape[1], 1.0 / inverse, strengths, bias if strengths else TrainingBias())
-
-
-def _fit_at(
-    logits: Array, corrections: Mapping[str, Array], truth: Array, state: Mapping[str, float | None]
-) -> tuple[float, float, dict[str, float]]:
-    """The loss, 1/T and all strengths, where some strengths are held at 0 or 1."""
-    free = [name for name, strength in state.items() if strength is None]
-    base = logits + sum(corrections[name] for name, strength in state.items() if strength == 1.0)
-    # θ = (1/T, σ/T of the free strengths): linear in the features, hence convex.
-    features = np.stack([base, *(corrections[name] for name in free)], axis=2)
-    fitted = fit_softmax(features, truth, np.eye(features.shape[2])[0])
-    inverse = float(fitted.theta[0])
-    # 1/T may be 0 here; strengths are then no numbers and the caller passes over the fit.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = dict(zip(free, (fitted.theta[1:] / inverse).tolist(), strict=True))
-    return fitted.value, inverse, {name: ratios.get(name, strength or 0.0) for name, strength in state.items()}
 
 
 def _with_prior(p: Array, true: Ints, prior_slides: float) -> Array:
