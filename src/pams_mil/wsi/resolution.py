@@ -57,37 +57,25 @@ def resolve(stated: tuple[float | None, float | None], option: float | None, *, 
             return Resolution(option, "table")
     x, y = stated
     if x is None or y is None:
-        if option is not None:
-            return Resolution(option, "option")
-        raise ScaleError(
-            "the file does not state its resolution in microns per pixel, and it is never guessed. "
-            "Give it with --mpp-of-slide (for example --mpp-of-slide 0.25 for a 40x scan) or --mpp-table"
-        )
+        problem = "the file does not state its resolution in microns per pixel, and it is never guessed. "
+        advice = "Give it with --mpp-of-slide (for example --mpp-of-slide 0.25 for a 40x scan) or --mpp-table"
     # Some files state the dots per inch of a print or a 1 where nothing is known: that states nothing.
-    if not _plausible(x) or not _plausible(y):
-        if option is not None:
-            return Resolution(option, "option")
-        raise ScaleError(
-            f"the file states {x:g} x {y:g} microns per pixel; expected {LOWEST_MPP:g} to {HIGHEST_MPP:g}. "
-            "Give the true value with --mpp-of-slide or --mpp-table"
-        )
-    return _agreed(x, y, option)
-
-
-def _agreed(x: float, y: float, option: float | None) -> Resolution:
-    if abs(x - y) > _SQUARE * max(x, y):
+    elif not all(math.isfinite(value) and LOWEST_MPP <= value <= HIGHEST_MPP for value in (x, y)):
+        problem = f"the file states {x:g} x {y:g} microns per pixel; expected {LOWEST_MPP:g} to {HIGHEST_MPP:g}. "
+        advice = "Give the true value with --mpp-of-slide or --mpp-table"
+    elif abs(x - y) > _SQUARE * max(x, y):
         raise ScaleError(
             f"the file states {x:g} microns per pixel across and {y:g} down; pixels must be square within "
             f"{_SQUARE:.0%}. Give the true value for this slide with --mpp-table"
         )
-    mpp = (x + y) / 2
-    if option is not None and not agrees("mpp", option, mpp):
+    else:
+        mpp = (x + y) / 2
+        if option is None or agrees("mpp", option, mpp):
+            return Resolution(mpp, "metadata")
         raise ScaleError(
             f"the file states {mpp:g} microns per pixel but --mpp-of-slide says {option:g}. Leave the option out "
             "for this slide, or, if the file is wrong, give the value for this very slide with --mpp-table"
         )
-    return Resolution(mpp, "metadata")
-
-
-def _plausible(value: float) -> bool:
-    return math.isfinite(value) and LOWEST_MPP <= value <= HIGHEST_MPP
+    if option is None:
+        raise ScaleError(problem + advice)
+    return Resolution(option, "option")

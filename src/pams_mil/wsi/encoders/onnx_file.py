@@ -19,18 +19,14 @@ from pams_mil.errors import ConfigError, needs_extra
 from pams_mil.wsi.encoders.encoder import EncoderOptions
 
 
-def create(file: str, options: EncoderOptions) -> OnnxEncoder:
-    """The encoder in that file."""
-    return OnnxEncoder(Path(file), device=options.device)
-
-
 class OnnxEncoder:
-    """A network run by onnxruntime."""
+    """The network in a file, run by onnxruntime."""
 
-    def __init__(self, path: Path, *, device: str = "auto") -> None:
+    def __init__(self, file: str, options: EncoderOptions) -> None:
+        path = Path(file)
         if not path.is_file():
             raise ConfigError(f"There is no ONNX file {path}.")
-        self._session = _session(path, device)
+        self._session = _session(path, options.device)
         self.digest = file_digest(path)
         self.name = f"onnx:{path.stem}@{self.digest[:8]}"
         self._input = self._session.get_inputs()[0]
@@ -99,3 +95,6 @@ def _normalization(session: Any, path: Path, *, raw: bool) -> tuple[Any, Any]:
             "eight-bit input that normalizes inside."
         ) from error
     return mean, std
+
+
+create = OnnxEncoder

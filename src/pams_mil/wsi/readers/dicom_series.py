@@ -74,7 +74,12 @@ def dicom_slides(folder: Path) -> tuple[DicomSlide, ...]:
         if path.suffix.lower() == SUFFIX and not path.name.startswith(".") and path.is_file():
             header = read_header(path)
             series[header.series if header and header.series else str(path)].append(path)
-    slides = (_slide(uid, files, alone=len(series) == 1) for uid, files in series.items())
+    slides = []
+    for uid, files in series.items():
+        # By size, since names and order within a series mean nothing.
+        largest = max(files, key=lambda path: (path.stat().st_size, path.name))
+        name = largest.stem if len(files) == 1 else folder.absolute().name if len(series) == 1 else uid
+        slides.append(DicomSlide(name, largest, tuple(files)))
     return tuple(sorted(slides, key=lambda slide: slide.slide_id))
 
 
@@ -92,11 +97,3 @@ def gather(paths: Iterable[Path]) -> Iterator[tuple[Path, str, Path]]:
                 folders[path.parent] = {file: slide for slide in dicom_slides(path.parent) for file in slide.files}
             slide = folders[path.parent].get(path)  # hidden files are skipped
         yield path, slide.slide_id if slide else path.stem, slide.path if slide else path
-
-
-def _slide(uid: str, files: list[Path], *, alone: bool) -> DicomSlide:
-    # By size, since names and order within a series mean nothing.
-    largest = max(files, key=lambda path: (path.stat().st_size, path.name))
-    if len(files) == 1:
-        return DicomSlide(largest.stem, largest, tuple(files))
-    return DicomSlide(largest.absolute().parent.name if alone else uid, largest, tuple(files))

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pams_mil.wsi.readers.dicom_series import SLIDE_CLASS, SUFFIX, DicomHeader, read_header
+from pams_mil.wsi.readers.dicom_series import SLIDE_CLASS, SUFFIX, read_header
 
 _JPEG_FAMILY = {
     "12-bit JPEG": (51,), "lossless JPEG": (57, 70), "JPEG-LS": (80, 81), "JPEG XL": (110, 111, 112),
@@ -30,36 +30,27 @@ def is_zarr(path: Path) -> bool:
 
 def said_of(path: Path) -> str:
     """A sentence or two on what an unreadable slide is and what to do; empty if nothing is known about it."""
-    if path.is_dir():
-        return _said_of_folder(path)
     suffix = path.suffix.lower()
-    if suffix == SUFFIX:
-        return _said_of_dicom(path, read_header(path))
+    if path.is_dir():
+        version = _ome_version(path)
+        if version is not None:
+            stated = version and f" (version {version})"
+            return f"It is an OME-Zarr image{stated}, which no reader here opens. {_TO_TIFF}."
+        if (path / "tables").is_dir() and (path / "shapes").is_dir():
+            return "It is a SpatialData store as LazySlide writes it: features, not a slide. Give it as --features."
+        return "It is a Zarr store without OME-Zarr's description of an image (multiscales)." if is_zarr(path) else ""
     if suffix == ".isyntax":
         return "It is a Philips iSyntax file, which no reader here knows. Convert it to DICOM, e.g. with wsidicomizer."
     if suffix == ".mrxs" and not path.with_suffix("").is_dir():
         return f"The pixels of a MIRAX slide lie in a folder of its name, but {path.stem}/ is not beside it."
-    return ""
-
-
-def _said_of_folder(path: Path) -> str:
-    version = _ome_version(path)
-    if version is not None:
-        return f"It is an OME-Zarr image{version and f' (version {version})'}, which no reader here opens. {_TO_TIFF}."
-    if (path / "tables").is_dir() and (path / "shapes").is_dir():
-        return "It is a SpatialData store as LazySlide writes it: features, not a slide. Give it as --features."
-    if is_zarr(path):
-        return "It is a Zarr store without OME-Zarr's description of an image (multiscales)."
-    return ""
-
-
-def _said_of_dicom(path: Path, header: DicomHeader | None) -> str:
+    if suffix != SUFFIX:
+        return ""
+    header = read_header(path)
     if header is None:
         return "It is not a DICOM file, although it is named like one, or its header is damaged."
     if header.sop_class != SLIDE_CLASS:
         return f"It is a DICOM file of class {header.sop_class or 'unknown'}, not a whole-slide image ({SLIDE_CLASS})."
-    name = _SYNTAXES.get(header.transfer_syntax)
-    if name is not None:
+    if (name := _SYNTAXES.get(header.transfer_syntax)) is not None:
         return (
             f"It is a DICOM slide in {name} (transfer syntax {header.transfer_syntax}), which OpenSlide does not read. "
             "Convert it to JPEG with the Python package wsidicom: "

@@ -10,7 +10,7 @@ import json
 import struct
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from pams_mil.arrays import AnyArray
 from pams_mil.data.bags.bag import Bag, BagInfo
 from pams_mil.data.bags.layouts.hdf5 import as_rows, feature_key, positive
 from pams_mil.errors import BagError, first_line
-
-if TYPE_CHECKING:
-    import torch
 
 
 def read_npy(path: Path) -> Bag:
@@ -84,9 +81,13 @@ def _load_torch(path: Path, *, mapped: bool = False) -> Any:
     import torch  # noqa: PLC0415  slow to import, and only .pt files need it
 
     try:
-        # Arrays of numpy are refused by weights_only unless their parts are named as safe.
-        allowed = getattr(torch.serialization, "safe_globals", None)  # since torch 2.5
-        with nullcontext() if allowed is None else allowed(_numpy_globals()):
+        # Arrays of numpy are refused by weights_only unless their parts are named as safe; none of them runs foreign
+        # code.
+        rebuild = np.zeros(0).__reduce__()[0]
+        kinds = [type(np.dtype(name)) for name in ("f2", "f4", "f8", "i4", "i8")]
+        spelled = [(rebuild, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
+        allowed = getattr(torch.serialization, "safe_globals", lambda names: nullcontext())  # since torch 2.5
+        with allowed([np.ndarray, np.dtype, *kinds, *spelled]):
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch raises RuntimeError, UnpicklingError, EOFError, KeyError and more
         raise BagError(
@@ -95,34 +96,20 @@ def _load_torch(path: Path, *, mapped: bool = False) -> Any:
         ) from error
 
 
-def _numpy_globals() -> list[Any]:
-    """What a numpy array saved with torch consists of; none of it runs foreign code."""
-    rebuild = np.zeros(0).__reduce__()[0]
-    kinds = [type(np.dtype(name)) for name in ("f2", "f4", "f8", "i4", "i8")]
-    spellings = ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct")
-    return [np.ndarray, np.dtype, *kinds, *((rebuild, name) for name in spellings)]
-
-
 def _array(value: Any, path: Path) -> AnyArray:
     import torch  # noqa: PLC0415
 
-    if isinstance(value, torch.Tensor):
-        return _from_tensor(value, path)
     if isinstance(value, np.ndarray):
         return value
-    raise BagError(f"{path} holds a {type(value).__name__} where a tensor [n, d] was expected.")
-
-
-def _from_tensor(tensor: torch.Tensor, path: Path) -> AnyArray:
-    import torch  # noqa: PLC0415
-
+    if not isinstance(value, torch.Tensor):
+        raise BagError(f"{path} holds a {type(value).__name__} where a tensor [n, d] was expected.")
     try:
-        if tensor.dtype == torch.bfloat16:  # numpy has no bfloat16; float32 holds every value exactly
-            tensor = tensor.float()
-        array: AnyArray = tensor.detach().contiguous().numpy()
+        # numpy has no bfloat16; float32 holds every value exactly
+        dense = value.float() if value.dtype == torch.bfloat16 else value
+        array: AnyArray = dense.detach().contiguous().numpy()
     except (TypeError, RuntimeError) as error:  # sparse, nested, quantized, float8, or without any values
         raise BagError(
-            f"{path} holds a tensor that numpy cannot hold ({tensor.dtype}, {tensor.layout}): {first_line(error)}. "
+            f"{path} holds a tensor that numpy cannot hold ({value.dtype}, {value.layout}): {first_line(error)}. "
             "Save it again as a dense tensor of float16, bfloat16, float32 or float64."
         ) from error
     return array
