@@ -15,7 +15,7 @@ from tests.wsi.scenes import small_scene, write
 
 from pams_mil.data import read_bag
 from pams_mil.errors import BagError, ConfigError, ParameterError, SlideError
-from pams_mil.wsi.extract import Claims, bag_path, extract
+from pams_mil.wsi.extract import bag_path, claim, extract
 from pams_mil.wsi.slide_sources import find_slides
 from pams_mil.wsi.slide_to_bag import read_record
 from pams_mil.wsi.tile_grid import TileSettings, WorkSettings
@@ -198,9 +198,9 @@ def test_the_table_wins_over_the_file(slides, tmp_path):
 
 def test_a_slide_in_work_elsewhere_is_left_alone_and_waited_for(slides, tmp_path):
     out = tmp_path / "out"
-    held = Claims(out).take("s1")
+    held = claim(out, "s1")
     assert held is not None
-    assert Claims(out).take("s1") is None
+    assert claim(out, "s1") is None
     done = []
     thread = threading.Thread(target=lambda: done.append(run([slides], out)))
     thread.start()

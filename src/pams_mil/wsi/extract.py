@@ -96,19 +96,21 @@ class _Claimed:
     ready: Future[PreparedSlide]
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self, out: Path, encoder: Encoder, settings: TileSettings, work: WorkSettings, progress: OnProgress,
-        tell: Callable[[str], None],
-    ) -> None:  # fmt: skip
-        self.out, self.encoder, self.settings, self.work = out, encoder, settings, work
-        self.progress, self.tell = progress, tell
-        self.slides = 0
-        self.outcome = Outcome()
-        self.claims = Claims(out)
-        self.pool = ThreadPoolExecutor(work.workers, thread_name_prefix="tiles")
-        self.elsewhere: list[SlideSource] = []
-        self._held: list[_Claimed] = []
+    out: Path
+    encoder: Encoder
+    settings: TileSettings
+    work: WorkSettings
+    progress: OnProgress
+    tell: Callable[[str], None]
+    slides: int = 0
+    outcome: Outcome = field(default_factory=Outcome)
+    elsewhere: list[SlideSource] = field(default_factory=list)
+    _held: list[_Claimed] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.pool = ThreadPoolExecutor(self.work.workers, thread_name_prefix="tiles")
 
     def over(self, sources: Sequence[SlideSource]) -> None:
         self.slides = len(sources)
@@ -145,12 +147,12 @@ class _Run:
             source = queue.popleft()
             if self._is_settled(source):
                 continue
-            lock = self.claims.take(source.slide_id)
+            lock = claim(self.out, source.slide_id)
             if lock is None:
                 self.elsewhere.append(source)
                 continue
             if self._is_settled(source):  # its former holder may have finished in between
-                self.claims.settle(lock)
+                _settle(lock)
                 continue
             claimed = _Claimed(source, lock, self.pool.submit(prepare, source, self.settings, self.work, self.pool))
             self._held.append(claimed)
@@ -200,7 +202,7 @@ class _Run:
             self._held.remove(claimed)
             # The lock file of a failed slide stays: if it went, two processes could hold one each and do the same work.
             if source.slide_id in self.outcome.extracted:
-                self.claims.settle(claimed.lock)
+                _settle(claimed.lock)
             else:
                 claimed.lock.release()
 
@@ -284,32 +286,26 @@ _FOLDER = ".claims"
 _FAILURE_COLUMNS = ("slide", "path", "reason", "message")
 
 
-class Claims:
-    """The locks of one output folder."""
+def claim(out: Path, slide_id: str) -> FileLock | None:
+    """The slide's lock, held; None where another process holds it."""
+    (out / _FOLDER).mkdir(parents=True, exist_ok=True)
+    # a name that fits a file of its own may be too long for one with this suffix
+    lock = FileLock(out / _FOLDER / f"{FileNames()[slide_id]}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return None
+    return lock
 
-    def __init__(self, out: Path) -> None:
-        self._out = out
-        self._folder = out / _FOLDER
-        self._folder.mkdir(parents=True, exist_ok=True)
 
-    def take(self, slide_id: str) -> FileLock | None:
-        """The slide's lock, held; None where another process holds it."""
-        # a name that fits a file of its own may be too long for one with this suffix
-        lock = FileLock(self._folder / f"{FileNames()[slide_id]}.lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            return None
-        return lock
+def _settle(lock: FileLock) -> None:
+    """Give a finished slide's lock back for good.
 
-    def settle(self, lock: FileLock) -> None:
-        """Give a finished slide's lock back for good.
-
-        Its file may go although others might wait on it: whoever gets hold of it finds the bag and does nothing.
-        """
-        lock.release()
-        with contextlib.suppress(OSError):  # Windows does not remove what another process has open
-            Path(lock.lock_file).unlink(missing_ok=True)
+    Its file may go although others might wait on it: whoever gets hold of it finds the bag and does nothing.
+    """
+    lock.release()
+    with contextlib.suppress(OSError):  # Windows does not remove what another process has open
+        Path(lock.lock_file).unlink(missing_ok=True)
 
 
 def settle_failures(out: Path, outcome: Outcome) -> None:

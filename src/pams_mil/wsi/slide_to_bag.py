@@ -11,7 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -26,7 +25,7 @@ from pams_mil.wsi.physical_pixels import Overview, read_overview
 from pams_mil.wsi.slide import Slide
 from pams_mil.wsi.slide_sources import SlideSource, file_fingerprint
 from pams_mil.wsi.tile_grid import Grid, TilePlan, TileSettings, WorkSettings, draw_preview, plan_tiles
-from pams_mil.wsi.tile_stream import Encoded, TileStream, encode
+from pams_mil.wsi.tile_stream import TileStream, encode
 from pams_mil.wsi.tissue import Tissue, find_tissue
 
 
@@ -68,7 +67,12 @@ def prepare(source: SlideSource, settings: TileSettings, work: WorkSettings, poo
         fingerprint = file_fingerprint(source.path)
         overview = read_overview(slide)
         tissue = find_tissue(overview, slide.mpp)
-        plan = _plan(slide, tissue, settings)
+        size = (slide.width, slide.height)
+        try:
+            grid = Grid.over(*size, mpp_of_slide=slide.mpp, mpp=settings.mpp, tile_px=settings.tile_px)
+        except SlideError as error:
+            raise SlideError(f"{slide.path.name}: {error}.") from error
+        plan = plan_tiles(grid, tissue, min_tissue=settings.min_tissue)
         skip = settings.on_bad_tile == "skip"
         stream = TileStream(slide, plan, pool, ahead=work.workers + 2, skip_unreadable=skip)
         stream.prefetch()
@@ -114,22 +118,8 @@ def finish(
             level0_mpp=prepared.slide.mpp,
         ),
     )
-    write_extracted(path, bag, _record(prepared, encoded, encoder, settings))
-    return len(encoded.rows)
-
-
-def _plan(slide: Slide, tissue: Tissue, settings: TileSettings) -> TilePlan:
-    try:
-        grid = Grid.over(slide.width, slide.height, mpp_of_slide=slide.mpp, mpp=settings.mpp, tile_px=settings.tile_px)
-    except SlideError as error:
-        raise SlideError(f"{slide.path.name}: {error}.") from error
-    return plan_tiles(grid, tissue, min_tissue=settings.min_tissue)
-
-
-def _record(prepared: PreparedSlide, encoded: Encoded, encoder: Encoder, settings: TileSettings) -> ExtractionRecord:
-    slide, plan = prepared.slide, prepared.plan
-    tiles = len(encoded.rows)
-    return ExtractionRecord(
+    slide, tissue, cells, kept = prepared.slide, prepared.tissue, plan.grid.num_cells, len(encoded.rows)
+    record = ExtractionRecord(
         slide_file=slide.path.name,
         slide_fingerprint=prepared.fingerprint,
         slide_size_px0=(slide.width, slide.height),
@@ -139,15 +129,12 @@ def _record(prepared: PreparedSlide, encoded: Encoded, encoder: Encoder, setting
         encoder=encoder.name,
         encoder_digest=weights_digest(encoder),
         min_tissue=settings.min_tissue,
-        tissue_threshold=prepared.tissue.threshold,
-        tissue_share=prepared.tissue.fraction,
-        counts=CellCounts(
-            cells=plan.grid.num_cells,
-            kept=tiles,
-            background=plan.grid.num_cells - len(plan.cells),
-            unreadable=encoded.unreadable,
-        ),
+        tissue_threshold=tissue.threshold,
+        tissue_share=tissue.fraction,
+        counts=CellCounts(cells, kept, background=cells - len(plan.cells), unreadable=encoded.unreadable),
     )
+    write_extracted(path, bag, record)
+    return kept
 
 
 ATTRIBUTE = "pams_extraction"
@@ -180,15 +167,11 @@ class ExtractionRecord:
     tissue_share: float
     counts: CellCounts
 
-    def to_json(self) -> dict[str, Any]:
-        """The record as plain values."""
-        return asdict(self)
-
 
 def write_extracted(path: Path, bag: Bag, record: ExtractionRecord) -> None:
     """Write a bag and its record as one file, atomically."""
     # A digest of its own: that of the bag does not cover the file's attributes.
-    text = json.dumps(record.to_json(), sort_keys=True)
+    text = json.dumps(asdict(record), sort_keys=True)
     write_bag(path, bag, attributes={ATTRIBUTE: json.dumps({"digest": text_digest(text), "record": text})})
 
 
