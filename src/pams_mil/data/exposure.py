@@ -77,27 +77,25 @@ class Exposure:
     ['train+tune', 'select', 'none']
     """
 
-    patients: Mapping[str, Roles] = field(default_factory=dict)
-    slides: Mapping[str, Roles] = field(default_factory=dict)
-    features: Mapping[str, Roles] = field(default_factory=dict)
+    seen: Mapping[tuple[str, str], Roles] = field(default_factory=dict)
+    """By kind, one of patients, slides and features, and digest."""
 
     @classmethod
     def of(cls, rows: Iterable[tuple[str, str, Role]], fingerprints: Mapping[str, str] | None = None) -> Exposure:
         """The exposure of (slide, patient, role), with the fingerprints of slides' features where they are known."""
-        seen = cls({}, {}, {})
+        seen: dict[tuple[str, str], Roles] = {}
         for slide, patient, role in rows:
-            keys = (_patient_key(patient), text_digest(slide), (fingerprints or {}).get(slide))
-            for known, key in zip(seen._kinds(), keys, strict=True):
-                if key:
-                    known[key] = known.get(key, _NO_ROLES) | {role}
-        return seen
+            for key in _keys(slide, patient, [(fingerprints or {}).get(slide, "")]):
+                seen[key] = seen.get(key, _NO_ROLES) | {role}
+        return cls(seen)
 
     def __or__(self, other: Exposure) -> Exposure:
-        return Exposure(*map(_union, self._kinds(), other._kinds()))
+        keys = {**self.seen, **other.seen}
+        return Exposure({key: self.seen.get(key, _NO_ROLES) | other.seen.get(key, _NO_ROLES) for key in keys})
 
     def without(self, *roles: Role) -> Exposure:
         """The exposure with some roles left out."""
-        return Exposure(*({key: value - {*roles} for key, value in known.items()} for known in self._kinds()))
+        return Exposure({key: value - {*roles} for key, value in self.seen.items()})
 
     def roles(
         self, slide_ids: Sequence[str], patient_ids: Sequence[str], features: Sequence[Iterable[str]] | None = None
@@ -110,22 +108,14 @@ class Exposure:
             features: The fingerprints of the files behind every row.
         """
         rows = zip(slide_ids, patient_ids, features or [()] * len(slide_ids), strict=True)
-        return tuple(
-            self.patients.get(_patient_key(patient), _NO_ROLES)
-            | self.slides.get(text_digest(slide), _NO_ROLES)
-            | _NO_ROLES.union(*(self.features.get(mark, _NO_ROLES) for mark in marks))
-            for slide, patient, marks in rows
-        )
-
-    def _kinds(self) -> tuple[dict[str, Roles], ...]:
-        return tuple(cast("dict[str, Roles]", getattr(self, kind)) for kind in _KINDS)
+        return tuple(_NO_ROLES.union(*(self.seen.get(key, _NO_ROLES) for key in _keys(*row))) for row in rows)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without any name, and a digest of them."""
-        content: dict[str, Any] = {
-            kind: {key: role_cell(roles) for key, roles in sorted(known.items()) if roles}
-            for kind, known in zip(_KINDS, self._kinds(), strict=True)
-        }
+        content: dict[str, Any] = {kind: {} for kind in _KINDS}
+        for (kind, key), roles in sorted(self.seen.items()):
+            if roles:
+                content[kind][key] = role_cell(roles)
         return sealed(content, FORMAT, VERSION)
 
     @classmethod
@@ -140,8 +130,8 @@ class Exposure:
             ) from error
         with stored_format(where, ExposureError, "Restore it from a copy, or train again."):
             require_fields(plain, _KINDS)
-            rows = ({str(key): parse_roles(cell) or _NO_ROLES for key, cell in plain[kind].items()} for kind in _KINDS)
-            return cls(*rows)
+            cells = {(kind, str(key)): cell for kind in _KINDS for key, cell in plain[kind].items()}
+            return cls({key: parse_roles(cell) or _NO_ROLES for key, cell in cells.items()})
 
     def write(self, folder: Path) -> None:
         """Write `exposure.json`."""
@@ -261,9 +251,7 @@ def same_person(patient_id: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text.casefold()).split())
 
 
-def _patient_key(patient_id: str) -> str:
-    return text_digest(same_person(patient_id))
-
-
-def _union(one: Mapping[str, Roles], two: Mapping[str, Roles]) -> dict[str, Roles]:
-    return {key: one.get(key, _NO_ROLES) | two.get(key, _NO_ROLES) for key in {**one, **two}}
+def _keys(slide: str, patient: str, marks: Iterable[str]) -> list[tuple[str, str]]:
+    """Under what a row is known; features without a mark are not."""
+    own = [("patients", text_digest(same_person(patient))), ("slides", text_digest(slide))]
+    return [*own, *(("features", mark) for mark in marks if mark)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pams_mil.data.manifest.foreign_tables import write_splits
-from pams_mil.data.manifest.manifest import PARTS, Manifest, SlideRecord
+from pams_mil.data.manifest.manifest import PARTS, Manifest
 from pams_mil.data.splits.stratify import Split
 from pams_mil.errors import listing
 from pams_mil.hierarchy import ClassHierarchy
@@ -42,7 +42,12 @@ def write_split(
     lines = list(manifest.notes)
     # a small share of calibration patients may come to none in some folds: all are counted alike
     present = [subset for subset in PARTS if subset != "calib" or any(subset in names for names in split.folds)]
-    counts = tuple(_counts(manifest, hierarchy, names, present) for names in split.folds)
+    targets = manifest.targets(hierarchy).tolist()
+    tallies = [Counter(zip(names, targets, strict=True)) for names in split.folds]
+    counts = tuple(
+        {subset: {name: tally[subset, index] for index, name in enumerate(hierarchy.names())} for subset in present}
+        for tally in tallies
+    )
     patients = patients_by_class(manifest, hierarchy)
     for number, names in enumerate(split.folds):
         write_splits(out / f"splits_{number}.csv", manifest, names)
@@ -54,7 +59,10 @@ def write_split(
         )
     if is_folds:
         columns = {f"fold_{number}": list(names) for number, names in enumerate(split.folds)}
-        replace(manifest, records=_without_folds(manifest)).write(out / "manifest.csv", columns=columns)
+        # Without the folds of an earlier split.
+        others = ({name: cell for name, cell in r.extra.items() if not name.startswith("fold_")} for r in manifest)
+        records = tuple(replace(record, extra=extra) for record, extra in zip(manifest, others, strict=True))
+        replace(manifest, records=records).write(out / "manifest.csv", columns=columns)
     else:
         split.manifest(manifest).write(out / "manifest.csv")
     lines.append(f"{len(counts)} split{'s' if len(counts) > 1 else ''} of {len(manifest):,} slides written to {out}.")
@@ -102,21 +110,3 @@ def patients_by_class(manifest: Manifest, hierarchy: ClassHierarchy, level: int 
     for record, target in zip(manifest, targets, strict=True):
         having.setdefault(target, set()).add(record.patient_id)
     return {name: len(having.get(index, ())) for index, name in enumerate(hierarchy.names(level))}
-
-
-def _without_folds(manifest: Manifest) -> tuple[SlideRecord, ...]:
-    """The records without the folds of an earlier split."""
-    if not any(name.startswith("fold_") for record in manifest.records[:1] for name in record.extra):
-        return manifest.records
-    return tuple(
-        replace(record, extra={name: cell for name, cell in record.extra.items() if not name.startswith("fold_")})
-        for record in manifest
-    )
-
-
-def _counts(
-    manifest: Manifest, hierarchy: ClassHierarchy, splits: Sequence[str], present: Sequence[str]
-) -> dict[str, dict[str, int]]:
-    names = hierarchy.names()
-    counts = Counter(zip(splits, manifest.targets(hierarchy).tolist(), strict=True))
-    return {split: {name: counts[split, target] for target, name in enumerate(names)} for split in present}

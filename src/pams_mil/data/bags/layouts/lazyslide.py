@@ -99,22 +99,16 @@ def _only_table(store: Path) -> str:
 
 
 def _values(array: Any, path: Path) -> AnyArray:
-    """The values of a Zarr array; one that declares more than its files can hold is refused."""
+    """The values of a Zarr array: numbers behind plain compression, and no more than its files can hold.
+
+    Some codecs of Zarr 2 unpickle, which runs whatever the file says.
+    """
     if not hasattr(array, "shape"):
         raise BagError(f"{path} keeps its features sparsely; expected a dense array [n, d].")
-    _refuse_unknown_codecs(array, path)
-    refuse_hollow(array, int(array.nbytes_stored()), f"{path} declares")
-    values: AnyArray = np.asarray(array[...])
-    return values
-
-
-def _refuse_unknown_codecs(array: Any, path: Path) -> None:
-    """Only numbers behind plain compression: some codecs of Zarr 2 unpickle, which runs whatever the file says."""
     metadata = array.metadata.to_dict()
     chain = [*(metadata.get("codecs") or ()), *(metadata.get("filters") or ()), metadata.get("compressor")]
-    described = [
-        codec if isinstance(codec, dict) else codec.get_config() for codec in chain if codec
-    ]  # zarr 3.0: objects
+    # Objects in zarr 3.0.
+    described = [codec if isinstance(codec, dict) else codec.get_config() for codec in chain if codec]
     names = [str(about.get("name", about.get("id"))) for about in described]
     odd = [name for name in names if name.removeprefix("numcodecs.") not in _CODECS]
     if odd or array.dtype.kind not in "fiu":
@@ -122,6 +116,9 @@ def _refuse_unknown_codecs(array: Any, path: Path) -> None:
             f"{path} keeps values of type {array.dtype} behind {listing(odd) or 'plain codecs'}; expected numbers "
             f"behind {listing(sorted(_CODECS), most=20)}. It was not decoded."
         )
+    refuse_hollow(array, int(array.nbytes_stored()), f"{path} declares")
+    values: AnyArray = np.asarray(array[...])
+    return values
 
 
 def _facts(attributes: Any, region: str) -> dict[str, Any]:
