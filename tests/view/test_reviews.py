@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 from pams_mil import ClassHierarchy
 from pams_mil.data.tables import read_table
+from pams_mil.digests import sealed, unsealed
 from pams_mil.errors import OutputError
 from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
-from pams_mil.view import verdict_journal
-from pams_mil.view.verdict_journal import Journal, ReviewError
+from pams_mil.view.verdict_journal import FORMAT, VERSION, Journal, ReviewError
 
 
 def test_agree_override_defer_and_undo(session):
@@ -80,7 +80,7 @@ def test_two_servers_share_a_journal(cohort, tmp_path):
     one.refresh()
     two.refresh()
     assert one.revision == two.revision == 60
-    numbers = [json.loads(json.loads(line)["event"])["number"] for line in one.path.read_text().splitlines()]
+    numbers = [json.loads(line)["number"] for line in one.path.read_text().splitlines()]
     assert numbers == list(range(1, 61))
     assert dict(one.states()) == dict(two.states())
 
@@ -259,9 +259,9 @@ def test_half_an_emoji_is_mended_and_a_journal_that_holds_one_still_works(cohort
     )
     assert (answer.status_code, answer.json()["verdict"]["note"]) == (200, "see \ufffd here")
     line = session.journal.path.read_text().splitlines()[-1]
-    event = json.loads(json.loads(line)["event"])
+    event = unsealed(json.loads(line), FORMAT, VERSION)
     with session.journal.path.open("a") as file:  # as a version wrote it that did not look
-        file.write(verdict_journal._sealed({**event, "number": 9, "note": "\ud83d"}) + "\n")
+        file.write(json.dumps(sealed({**event, "number": 9, "note": "\ud83d"}, FORMAT, VERSION)) + "\n")
     again = session_of(cohort, reviews=tmp_path)
     client, _ = client_of(again)
     assert client.get("/export/reviews.csv").status_code == 200

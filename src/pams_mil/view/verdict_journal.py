@@ -1,6 +1,6 @@
 """A reader's verdicts: a journal that only grows, and the table that is made from it.
 
-`journal.jsonl` has one line per event with a checksum. Nothing is ever rewritten, an undo is one more line, and a
+`journal.jsonl` has one line per event with a digest. Nothing is ever rewritten, an undo is one more line, and a
 line cut short by a kill is skipped. The journal also says which slides the reader was shown something about, so that a
 later reading of them never counts as blind. `reviews.csv` is made from the journal alone, for `pams audit`; it keeps
 verdicts on slides and predictions that are no longer open. Several windows and several servers may share a journal:
@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from filelock import FileLock, Timeout
 
 from pams_mil import atomic
 from pams_mil.data.finding_labels import joined_names
+from pams_mil.digests import sealed, unsealed
 from pams_mil.errors import (
     LabelError,
     OutputError,
@@ -36,6 +36,7 @@ from pams_mil.errors import (
 from pams_mil.evaluate.predictions.reviews import HEADER
 from pams_mil.hierarchy import ClassHierarchy
 
+FORMAT, VERSION = "pams-verdict", 1
 MOST_NOTE = 2000
 MOST_SECONDS = 86_400.0
 MOST_PX0 = 1e7
@@ -192,8 +193,9 @@ class Journal:
             complete = data[: data.rfind(b"\n") + 1]
             self._read_bytes += len(complete)
             for line in complete.splitlines():
-                event = _unsealed(line)
-                if event is None:
+                try:
+                    event = unsealed(json.loads(line), FORMAT, VERSION)
+                except ValueError:
                     self.skipped += bool(line.strip())
                 else:
                     self._apply(event)
@@ -242,7 +244,7 @@ class Journal:
 
     def _append(self, event: dict[str, Any]) -> None:
         event["number"] = self.revision + 1
-        atomic.append_line(self.path, _sealed(event))
+        atomic.append_line(self.path, json.dumps(sealed(event, FORMAT, VERSION)))
         self.refresh()
 
     def _apply(self, event: dict[str, Any]) -> None:
@@ -328,22 +330,3 @@ def legible(note: str) -> str:
     True
     """
     return "".join(sign if sign.isprintable() or sign.isspace() else "\ufffd" for sign in note)
-
-
-def _sealed(event: Mapping[str, Any]) -> str:
-    """The event with a checksum, so that a damaged line cannot pass for a verdict."""
-    # Text within text: the checksum is of these very bytes, whatever a JSON library does to numbers.
-    text = json.dumps(event, ensure_ascii=True, sort_keys=True)
-    return json.dumps({"crc": zlib.crc32(text.encode()), "event": text})
-
-
-def _unsealed(line: bytes) -> dict[str, Any] | None:
-    try:
-        outer = json.loads(line)
-        if zlib.crc32(outer["event"].encode()) != outer["crc"]:
-            return None
-        event = json.loads(outer["event"])
-        complete = isinstance(event, dict) and {"number", "slide_id", "case", "classes", "action"} <= event.keys()
-        return event if complete else None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None

@@ -17,7 +17,7 @@ import numpy as np
 
 from pams_mil.data.bags.bag import Bag, BagInfo
 from pams_mil.data.bags.bag_file import write_bag
-from pams_mil.digests import text_digest
+from pams_mil.digests import sealed, unsealed
 from pams_mil.errors import BagError, SlideError
 from pams_mil.wsi.encoders.encoder import Encoder, weights_digest
 from pams_mil.wsi.heatmap import write_png
@@ -171,8 +171,7 @@ class ExtractionRecord:
 def write_extracted(path: Path, bag: Bag, record: ExtractionRecord) -> None:
     """Write a bag and its record as one file, atomically."""
     # A digest of its own: that of the bag does not cover the file's attributes.
-    text = json.dumps(asdict(record), sort_keys=True)
-    write_bag(path, bag, attributes={ATTRIBUTE: json.dumps({"digest": text_digest(text), "record": text})})
+    write_bag(path, bag, attributes={ATTRIBUTE: json.dumps(sealed(asdict(record), ATTRIBUTE, 1))})
 
 
 def read_record(path: Path) -> ExtractionRecord | None:
@@ -182,10 +181,7 @@ def read_record(path: Path) -> ExtractionRecord | None:
             stored = file.attrs.get(ATTRIBUTE)
             if stored is None:
                 return None
-            content = json.loads(stored)
-            if content["digest"] != text_digest(content["record"]):
-                raise ValueError("its record does not match its digest")
-            values = json.loads(content["record"])
+            values = unsealed(json.loads(stored), ATTRIBUTE, 1)
             values["counts"] = CellCounts(**values["counts"])
             values["slide_size_px0"] = tuple(values["slide_size_px0"])
             return ExtractionRecord(**values)

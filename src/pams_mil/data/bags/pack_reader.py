@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property, reduce
@@ -26,10 +26,10 @@ from safetensors import SafetensorError, safe_open
 from pams_mil.arrays import AnyArray
 from pams_mil.data.bags.bag import Bag, BagInfo, Fingerprint, check_values, content_mark
 from pams_mil.data.manifest.manifest import SlideRecord
-from pams_mil.digests import digest
+from pams_mil.digests import digest, sealed, unsealed
 from pams_mil.errors import BagError, MissingBagError
 
-VERSION = 3
+FORMAT, SHARD_FORMAT, VERSION = "pams-pack", "pams-shard", 3
 INDEX = "pack.json"
 METADATA = "pams"
 
@@ -57,7 +57,7 @@ class Shard:
             # The mapping stays open; the tensors are copied out of it.
             file: Any = safe_open(path, "np")
             self._file, text = file, file.metadata()[METADATA]
-            body = _checked(text)
+            body = unsealed(json.loads(text), SHARD_FORMAT, VERSION)
             self.size = path.stat().st_size
             self.infos = [BagInfo.from_json(info) for info in body["infos"]]
             notes = [BagNote(**{**note, "shape": tuple(note["shape"])}) for note in body["bags"]]
@@ -195,35 +195,19 @@ def checksum_of(arrays: Iterable[AnyArray]) -> int:
 
 def encode_notes(notes: Iterable[BagNote], infos: Iterable[BagInfo]) -> dict[str, str]:
     """The metadata of a shard."""
-    return {METADATA: _sealed({"bags": [asdict(note) for note in notes], "infos": [info.to_json() for info in infos]})}
+    content = {"bags": [asdict(note) for note in notes], "infos": [info.to_json() for info in infos]}
+    return {METADATA: json.dumps(sealed(content, SHARD_FORMAT, VERSION))}
 
 
-def encode_index(dtype: str, shards: Iterable[Shard]) -> str:
+def encode_index(dtype: str, shards: Iterable[Shard]) -> dict[str, Any]:
     """The index of a pack."""
     content = [(shard.path.name, shard.size, shard.checksum) for shard in shards]
-    return _sealed({"format": "pams-pack", "version": VERSION, "dtype": dtype, "shards": content}) + "\n"
+    return sealed({"dtype": dtype, "shards": content}, FORMAT, VERSION)
 
 
 def read_index(path: Path) -> dict[str, Any]:
-    """The index, refused if a single bit of it changed."""
+    """The index, refused if anything in it changed."""
     try:
-        content = _checked(path.read_text("utf-8", errors="replace"))
-    except (ValueError, KeyError, TypeError) as error:
-        raise BagError(f"{path} is damaged: {error}. Pack the cohort again.") from error
-    if content.get("version") != VERSION:
-        raise BagError(f"{path} has pack version {content.get('version')!r}; this PAMS reads {VERSION}. Pack again.")
-    return content
-
-
-def _sealed(content: Mapping[str, Any]) -> str:
-    """JSON with its own checksum; the body is text inside, so that the checksum is of the very bytes written."""
-    body = json.dumps(content, separators=(",", ":"))
-    return json.dumps({"checksum": zlib.crc32(body.encode()), "body": body})
-
-
-def _checked(text: str) -> dict[str, Any]:
-    outer = json.loads(text)
-    if zlib.crc32(str(outer["body"]).encode()) != outer["checksum"]:
-        raise ValueError("its checksum does not match")
-    content: dict[str, Any] = json.loads(outer["body"])
-    return content
+        return unsealed(json.loads(path.read_bytes()), FORMAT, VERSION)
+    except ValueError as error:
+        raise BagError(f"{path} cannot be used: {error}. Pack the cohort again.") from error

@@ -101,7 +101,7 @@ def write_pack(
             pool.shutdown(cancel_futures=True)
             raise
     shards = [Shard(out / name) for name in plan]
-    atomic.write_text(out / INDEX, encode_index(dtype, shards))
+    atomic.write_json(out / INDEX, encode_index(dtype, shards))
     len(Pack(out))  # reads all headers back and refuses what does not fit
     size = sum(shard.size for shard in shards) + (out / INDEX).stat().st_size
     return Packed(len(sources), total, size, kept_shards, len(plan))
