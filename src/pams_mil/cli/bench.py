@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.markdown import Markdown
 from typer import Argument, Exit, Option
 
 from pams_mil.cli.console import errors, output, print_json, print_note, progress_bar
@@ -39,8 +40,6 @@ def bench(
 
     Example: pams bench grid.yaml --out bench/bracs
     """
-    from rich.markdown import Markdown
-
     from pams_mil.cli.audit_table import audit_command, show_bench, slide_files, view_command
     from pams_mil.engine.config.grid_config import load_grid, reference_label
     from pams_mil.engine.grid.grid import run_grid

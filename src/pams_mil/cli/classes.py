@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from rich.table import Table
+from rich.text import Text
 from typer import Argument, Option
 
 from pams_mil.atomic import plain, write_text
@@ -16,8 +18,6 @@ from pams_mil.cli.options import LabelColumn, new_file, read_template
 from pams_mil.errors import ParameterError, counted
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from pams_mil.arrays import Array
     from pams_mil.hierarchy import ClassHierarchy
 
@@ -54,8 +54,6 @@ def show(
 
     Example: pams classes show bracs
     """
-    from rich.text import Text
-
     from pams_mil.hierarchy import ClassHierarchy, hierarchy_to_json
     from pams_mil.report.page import READABLE, short_order
     from pams_mil.severity import loss_weight, metric_weight
@@ -137,8 +135,6 @@ def compare(
 
     Example: pams classes compare bracs my-classes.yaml
     """
-    from rich.text import Text
-
     from pams_mil.evaluate.orders import Orders
     from pams_mil.hierarchy import ClassHierarchy
     from pams_mil.report.page import short_order
@@ -171,8 +167,6 @@ def is_terminal() -> bool:
 
 
 def _matrix(hierarchy: ClassHierarchy, level: int, matrix: Array, title: str) -> Table | str:
-    from rich.text import Text
-
     missed, names = hierarchy.outranks(level), hierarchy.names(level)
     cells = [
         [Text(f"{value:g}", style="red" if missed[t, r] else "") for r, value in enumerate(row)]

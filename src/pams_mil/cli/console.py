@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from pams_mil.atomic import strict_json
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from pams_mil.engine.prediction.slide_predictions import SlidePredictions
     from pams_mil.evaluate.audit import OnStage
     from pams_mil.evaluate.certify import Certificate
@@ -45,9 +45,6 @@ def make_table(
     heads: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", left: int = 1, wrap: bool = True
 ) -> Table:
     """A table for people whose first columns are text and whose others are numbers."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     table = Table(title=title or None, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     rows = list(rows)
     for place, head in enumerate(heads):

@@ -76,7 +76,8 @@ class GridBar:
         self._step = min(self._step, step)  # a further grid begins at 0
         if step > self._step or late:
             self._step, self._said_at = step, now
-            self._print(f"Training: {share:.0%} of all epochs after {_minutes(now - self._started)}")
+            minutes, seconds = divmod(int(now - self._started), 60)
+            self._print(f"Training: {share:.0%} of all epochs after {minutes}:{seconds:02d} min")
 
     def each(self, key: str, share: float) -> None:
         """One run and its own share, 1 at its end; a log file is told of all runs alone."""
@@ -100,22 +101,10 @@ class _Terminal(GridBar):
             self._print(text, style="dim")
 
     def each(self, key: str, share: float) -> None:
-        if share >= 1.0:
-            if key in self._runs:
-                self._bar.remove_task(self._runs.pop(key))
-            return
-        if key in self._runs:
-            self._bar.update(self._runs[key], completed=share)
-        else:
+        if key not in self._runs and share < 1.0:
             # The bar reads markup, and the name of a run may hold brackets.
             self._runs[key] = self._bar.add_task(escape(key), total=1.0, completed=share)  # type: ignore[arg-type]
-
-
-def _minutes(seconds: float) -> str:
-    """Minutes and seconds.
-
-    >>> _minutes(75.2)
-    '1:15 min'
-    """
-    whole = int(seconds)
-    return f"{whole // 60}:{whole % 60:02d} min"
+        if key in self._runs:
+            self._bar.update(self._runs[key], completed=share)
+            if share >= 1.0:
+                self._bar.remove_task(self._runs.pop(key))

@@ -109,19 +109,16 @@ class WorkerOptions:
 def with_groups(verb: Callable[..., Any]) -> Callable[..., Any]:
     """The verb with the fields of every parameter that is a dataclass, a group of options, in place of the group."""
     signature = inspect.signature(verb, eval_str=True)
-    groups: dict[str, Any] = {
-        name: one.annotation for name, one in signature.parameters.items() if is_dataclass(one.annotation)
-    }
+    groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
-        if name not in groups:
+        if not is_dataclass(parameter.annotation):
             parameters.append(parameter)
             continue
+        groups[name] = parameter.annotation
         hints = get_type_hints(groups[name], include_extras=True)
-        parameters += [
-            parameter.replace(name=one.name, default=one.default, annotation=hints[one.name])
-            for one in fields(groups[name])
-        ]
+        for one in fields(groups[name]):
+            parameters.append(parameter.replace(name=one.name, default=one.default, annotation=hints[one.name]))
 
     def run(**values: Any) -> None:
         own = {name: kind(**{one.name: values.pop(one.name) for one in fields(kind)}) for name, kind in groups.items()}

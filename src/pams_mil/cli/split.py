@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.table import Table
 from typer import Argument, Option
 
 from pams_mil.cli.console import fits, make_table, output, print_json, print_result
@@ -13,8 +14,6 @@ from pams_mil.cli.options import TableOptions, out_folder
 from pams_mil.errors import ConfigError, OutputError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from pams_mil.data.manifest.manifest import Manifest
     from pams_mil.data.splits.split_writer import WrittenSplit
     from pams_mil.hierarchy import ClassHierarchy

@@ -6,6 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from rich.text import Text
 from typer import Argument, Option
 
 from pams_mil.cli import console
@@ -133,8 +134,6 @@ def tune(
 
 def _show(folder: TuningFolder, audits: dict[str, Audit]) -> None:
     """The deciding rung, the choice, and how it compares on slides that tested it."""
-    from rich.text import Text
-
     from pams_mil.report.tune_page import PLACES
 
     number, rung = folder.decisive
