@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.reference import operating as reference
 from tests.strategies import predictions, trees
 
+from pams_mil.atomic import plain
 from pams_mil.errors import ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics import (
@@ -86,7 +87,7 @@ def test_calibration_at_the_boundaries_by_hand():
     assert found[0].observed.tolist() == [0.5, 0.0, 1.0]
     assert (found[0].low <= found[0].observed).all()
     assert (found[0].observed <= found[0].high).all()
-    assert found[0].to_json()["predicted"] == [0.5625, 0.25, 0.875]
+    assert plain(found[0])["predicted"] == [0.5625, 0.25, 0.875]
     assert boundary_names(BRACS) == ["PB", "UDH", "FEA / ADH", "DCIS", "IC"]
 
 

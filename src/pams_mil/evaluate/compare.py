@@ -242,7 +242,7 @@ def paired(first: Predictions, second: Predictions) -> tuple[Predictions, Predic
             f"{first.name} and {second.name} were read with different class hierarchies, {first.hierarchy.name!r} and "
             f"{second.hierarchy.name!r}. Models can be compared on the same classes, in one order or in several."
         )
-    shared = _slides_of_all_seeds(first) & _slides_of_all_seeds(second)
+    shared = slides_of_all_seeds(first) & slides_of_all_seeds(second)
     if not shared:
         raise PredictionsError(
             f"{first.name} and {second.name} share no slide ids, so they cannot be compared slide by slide "
@@ -280,13 +280,12 @@ def paired(first: Predictions, second: Predictions) -> tuple[Predictions, Predic
     return a, b, tuple(notes)
 
 
-def _slides_of_all_seeds(model: Predictions) -> set[str]:
-    if model.num_seeds == 1:
-        return set(model.slide_ids)
-    seeds: dict[int, set[str]] = {}
+def slides_of_all_seeds(model: Predictions) -> set[str]:
+    """The slides that every seed of a method predicts."""
+    seeds: list[set[str]] = [set() for _ in range(model.num_seeds)]
     for seed, slide in zip(model.seed_number.tolist(), model.slide_ids, strict=True):
-        seeds.setdefault(seed, set()).add(slide)
-    return set.intersection(*seeds.values())
+        seeds[seed].add(slide)
+    return set.intersection(*seeds)
 
 
 def _same_grouping(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) -> bool:

@@ -27,6 +27,7 @@ from pams_mil.arrays import Array, Ints
 from pams_mil.atomic import plain
 from pams_mil.data.tables import read_table
 from pams_mil.errors import PredictionsError, listing, nearest
+from pams_mil.evaluate.compare import slides_of_all_seeds
 from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.inference import MethodPair, Networks
 from pams_mil.evaluate.operating_points import curve_of, rates_of
@@ -191,7 +192,8 @@ def audit_readers(
             f"Expected at least two readers, found {listing(names)}. Name each reader's column with --pred, or audit "
             "one reader against --true as a model, without --readers."
         )
-    if target is None and ((table != ABSENT).sum(axis=0) > 1).any() and _always_agree(table):
+    read = table != ABSENT
+    if target is None and (read.sum(axis=0) > 1).any() and ((table == table.max(axis=0)) | ~read).all():
         raise PredictionsError(
             f"The readers {listing(names)} agree on every slide, so their mode says nothing about any of them. Give a "
             "reference with --true, or slides on which they differ."
@@ -199,7 +201,7 @@ def audit_readers(
     readers = []
     for number, name in enumerate(names):
         truth = others_reference(table, number, ranks) if target is None else target
-        rows = np.flatnonzero((table[number] != ABSENT) & (truth != ABSENT))
+        rows = np.flatnonzero(read[number] & (truth != ABSENT))
         if not len(rows):
             raise PredictionsError(f"No slide of the reader {name!r} has a reference: nobody else read any of them.")
         reader = Predictions(name, hierarchy, slides, truth, table[number], patient_ids=patients or slides).take(rows)
@@ -248,11 +250,6 @@ def _judged(model: Predictions, slides: Sequence[str], target: Ints) -> Predicti
     return replace(sample, target=np.array([truth[slide] for slide in sample.slide_ids]))
 
 
-def _always_agree(table: Ints) -> bool:
-    top = table.max(axis=0)
-    return bool(((table == top) | (table == ABSENT)).all())
-
-
 def _agreement(names: Sequence[str], table: Ints, pair: tuple[int, int], hierarchy: ClassHierarchy) -> ReaderAgreement:
     first, second = table[pair[0]], table[pair[1]]
     both = (first != ABSENT) & (second != ABSENT)
@@ -274,18 +271,13 @@ def read_readers(
     seed: int = 0,
 ) -> ReaderAudit:
     """The audit of a table with one row per slide and one column of classes per reader; empty cells were not read."""
-    table = read_table(path)
-    wanted = [*columns, *(one for one in (true, slide, patient) if one is not None)]
-    for column in wanted:
+    table, key = read_table(path), slide or "slide_id"
+    for column in [*columns, key, *(one for one in (true, patient) if one is not None)]:
         if column not in table:
-            raise PredictionsError(
-                f"{path} has no column {column!r}, found {listing(table, most=30)}.{nearest(column, table)}"
-            )
+            hint = " Name the column of the slides with --id." if column == "slide_id" else nearest(column, table)
+            raise PredictionsError(f"{path} has no column {column!r}, found {listing(table, most=30)}.{hint}")
     if len(set(columns)) < len(columns):
         raise PredictionsError(f"Every reader is named once, found {listing(columns)}.")
-    key = slide or "slide_id"
-    if key not in table:
-        raise PredictionsError(f"{path} has no column 'slide_id', found {listing(table, most=30)}; name it with --id.")
     slides = table[key]
     if len(set(slides)) < len(slides):
         twice = next(one for one in slides if slides.count(one) > 1)
@@ -297,7 +289,7 @@ def read_readers(
     if model is not None:
         if model.probabilities is None:
             raise PredictionsError(f"{model.name} has no probabilities, so it has no curve to place readers on.")
-        predicted = set(model.slide_ids)
+        predicted = slides_of_all_seeds(model)
         missing = [slide for slide in slides if slide not in predicted]
         if missing:
             raise PredictionsError(

@@ -83,9 +83,9 @@ class Metric:
 
 def _label(
     key: str, label: str, better: bool, meaning: str, value: Callable[[Any], Array], *, percent: bool = True,
-    high: float = 1.0,
+    low: float = 0.0, high: float = 1.0,
 ) -> Metric:  # fmt: skip
-    return Metric(key, label, better, meaning, Cells, value, percent, (0.0, high))
+    return Metric(key, label, better, meaning, Cells, value, percent, (low, high))
 
 
 def _curve(
@@ -103,16 +103,7 @@ def mean_of(
 ) -> Metric:
     """The mean of a loss per slide."""
     statistic = partial(Losses, loss=loss)
-    return Metric(key, label, False, meaning, statistic, _itself, False, (0.0, high), needs_probabilities=True)
-
-
-def _itself(values: Array) -> Array:
-    return values
-
-
-def _macro(aucs: Array) -> Array:
-    defined = ~np.isnan(aucs)
-    return reduce.divide(np.where(defined, aucs, 0.0).sum(-1), defined.sum(-1))
+    return Metric(key, label, False, meaning, statistic, np.asarray, False, (0.0, high), needs_probabilities=True)
 
 
 def _cost_at(kappa: float, slides: Slides) -> Array:
@@ -123,11 +114,8 @@ def _cost_at(kappa: float, slides: Slides) -> Array:
 
 
 LABEL_METRICS = (
-    _label("acc", "Accuracy", True, "share of cases that are right", lambda v: reduce.accuracy(v)),
-    _label(
-        "balanced_acc", "Balanced accuracy", True, "mean recall over the classes",
-        lambda v: reduce.balanced_accuracy(v),
-    ),
+    _label("acc", "Accuracy", True, "share of cases that are right", reduce.accuracy),
+    _label("balanced_acc", "Balanced accuracy", True, "mean recall over the classes", reduce.balanced_accuracy),
     _label(
         "ascc", "AsCC", True, "classification confidence, missed urgency weighs more", lambda v: reduce.ascc(v, v.W)
     ),
@@ -164,16 +152,16 @@ LABEL_METRICS = (
         "share of the least urgent cases that are called no more urgent",
         lambda v: reduce.least_urgent_recall(v, v.outranks),
     ),
-    Metric(
-        "cohen_kappa", "Quadratic kappa", True, "agreement beyond chance, by squared distance", Cells,
-        lambda v: reduce.quadratic_kappa(v), percent=False, bounds=(-1.0, 1.0),
+    _label(
+        "cohen_kappa", "Quadratic kappa", True, "agreement beyond chance, by squared distance",
+        reduce.quadratic_kappa, percent=False, low=-1.0,
     ),
 )  # fmt: skip
 """Metrics of calls."""
 
 PROBABILITY_METRICS = (
     Metric(
-        "auc", "AUC", True, "one-vs-rest, averaged over the classes", Ranking, _macro,
+        "auc", "AUC", True, "one-vs-rest, averaged over the classes", Ranking, reduce.mean_of_defined,
         within_network=True, needs_probabilities=True,
     ),
     _curve(
@@ -300,7 +288,7 @@ def _of_function(function: Callable[[Slides], npt.ArrayLike]) -> Metric:
     meaning = (function.__doc__ or f"mean of {name}").strip().splitlines()[0].rstrip(".")
     return Metric(
         name, name.replace("_", " ").capitalize(), bool(getattr(function, "higher_is_better", False)), meaning,
-        partial(Losses, loss=per_slide), _itself, bool(getattr(function, "percent", False)), (-np.inf, np.inf),
+        partial(Losses, loss=per_slide), np.asarray, bool(getattr(function, "percent", False)), (-np.inf, np.inf),
     )  # fmt: skip
 
 

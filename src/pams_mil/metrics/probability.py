@@ -27,7 +27,7 @@ from pams_mil.arrays import Array, Ints
 from pams_mil.errors import LabelError, ParameterError, listing
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import Labels, class_indices, named_by_numbers
-from pams_mil.metrics.reduce import divide
+from pams_mil.metrics.reduce import divide, mean_of_defined
 
 SUM_TOLERANCE = 1e-3
 """How far a row of probabilities may be from 1 before it is refused."""
@@ -114,8 +114,7 @@ def macro_auc(
     0.5
     """
     per_class = class_aucs(*labels_and_probabilities(y_true, probabilities, hierarchy, level, labels))
-    defined = ~np.isnan(per_class)
-    return float(per_class[defined].mean()) if defined.any() else float("nan")
+    return float(mean_of_defined(per_class))
 
 
 def class_aucs(true: Ints, scores: Array) -> Array:

@@ -85,8 +85,13 @@ def accuracy(S: ConfusionCells) -> Array:
 
 def balanced_accuracy(S: ConfusionCells) -> Array:
     """Mean recall over the classes that have samples."""
-    present = ~np.isnan(S.recalls)
-    return divide(np.where(present, S.recalls, 0.0).sum(-1), present.sum(-1).astype(np.float64))
+    return mean_of_defined(S.recalls)
+
+
+def mean_of_defined(values: Array) -> Array:
+    """Mean over the last axis of what is not NaN; NaN where nothing is."""
+    defined = ~np.isnan(values)
+    return divide(np.where(defined, values, 0.0).sum(-1), defined.sum(-1))
 
 
 def ascc(S: ConfusionCells, W: Array) -> Array:
