@@ -19,6 +19,7 @@ import numpy as np
 from pams_mil.evaluate.compare import Comparison, Matched
 from pams_mil.evaluate.contrast import Contrast
 
+Judgment = tuple[str | None, str]
 SIGNIFICANT = 0.05
 FEWEST_PATIENTS = 10
 """Below this nothing is called settled; with fewer than six no swap of patients could reach 0.05."""
@@ -31,7 +32,7 @@ def verdict(comparison: Comparison) -> str:
             f"{comparison.reference} and {comparison.candidate} are not compared: the calls of "
             f"{' and '.join(comparison.void)} carry no information."
         )
-    sentence = f"{_sentence(comparison, list(comparison.levels)[-1])} {comparison.subject}"
+    sentence = f"{_judged(comparison)[1]} {comparison.subject}"
     if not _few(comparison):
         return sentence
     many = "patient" if comparison.patients == 1 else "patients"
@@ -40,17 +41,7 @@ def verdict(comparison: Comparison) -> str:
 
 def safer_model(comparison: Comparison) -> str | None:
     """The model that the sentence calls safer at the finest level; None where it calls neither so."""
-    level = list(comparison.levels)[-1]
-    differences, match = comparison.levels[level], comparison.matched.get(level)
-    if comparison.void or _few(comparison):
-        return None
-    if match is not None and _settled(match.missed):
-        return _names(comparison, match.missed.difference < 0)[0]
-    missed, alarms = differences["missed_rate"], differences["false_alarm_rate"]
-    candidate = missed.difference < 0
-    if missed.difference == 0 or missed.difference * alarms.difference < 0:
-        return None
-    return _names(comparison, candidate)[0] if _misses_less(comparison, differences, candidate) else None
+    return None if comparison.void else _judged(comparison)[0]
 
 
 def settles(comparison: Comparison, contrast: Contrast) -> bool:
@@ -73,26 +64,28 @@ def _few(comparison: Comparison) -> bool:
     return comparison.patients < FEWEST_PATIENTS
 
 
-def _sentence(comparison: Comparison, level: str) -> str:
+def _judged(comparison: Comparison) -> Judgment:
+    """The safer model at the finest level, if either is, and the sentence."""
+    level = list(comparison.levels)[-1]
     differences, match = comparison.levels[level], comparison.matched.get(level)
     missed, alarms = differences["missed_rate"], differences["false_alarm_rate"]
     # Equal false alarms come first: only they tell a better model from another operating point.
     if match is not None and not _few(comparison) and _settled(match.missed):
         return _safer_at_equal_alarms(comparison, differences, match)
     if missed.difference == 0 and alarms.difference == 0:
-        return _equal(comparison, differences)
+        return None, _equal(comparison, differences)
     # Opposite signs: one misses less, the other raises fewer false alarms.
     if missed.difference * alarms.difference < 0:
-        return _other_point(comparison, missed, alarms, match)
+        return None, _other_point(comparison, missed, alarms, match)
     return _no_worse_in_both(comparison, differences, match)
 
 
-def _safer_at_equal_alarms(comparison: Comparison, differences: dict[str, Contrast], match: Matched) -> str:
+def _safer_at_equal_alarms(comparison: Comparison, differences: dict[str, Contrast], match: Matched) -> Judgment:
     gap, candidate = match.missed, match.missed.difference < 0
     safer, other = _names(comparison, candidate)
     mine, theirs = _mine_and_theirs(gap, candidate)
     missed, raised = differences["missed_rate"], differences["false_alarm_rate"]
-    return (
+    return safer, (
         f"{safer} is safer than {other}: at {100 * match.at_false_alarms:.1f} % false alarms of both it misses urgency "
         f"in {100 * mine:.1f} % of the slides against {100 * theirs:.1f} % ({_evidence(comparison, gap)}). "
         f"As decided it misses {_shares(missed, candidate)} and over-calls {_shares(raised, candidate)}"
@@ -122,12 +115,12 @@ def _at_equal_alarms(comparison: Comparison, gap: Contrast) -> str:
     return f"at equal false alarms {words} ({_evidence(comparison, gap)})"
 
 
-def _no_worse_in_both(comparison: Comparison, differences: dict[str, Contrast], match: Matched | None) -> str:
+def _no_worse_in_both(comparison: Comparison, differences: dict[str, Contrast], match: Matched | None) -> Judgment:
     missed, alarms, mild = differences["missed_rate"], differences["false_alarm_rate"], differences["asmc"]
     candidate = missed.difference < 0 or (missed.difference == 0 and alarms.difference < 0)
     safer, other = _names(comparison, candidate)
     if missed.difference == 0:
-        return (
+        return None, (
             f"{comparison.reference} and {comparison.candidate} miss urgency equally often, in "
             f"{100 * missed.reference:.1f} % of the slides; {safer} over-calls less ({_shares(alarms, candidate)}"
             f"{alarms.p_words})."
@@ -137,7 +130,7 @@ def _no_worse_in_both(comparison: Comparison, differences: dict[str, Contrast], 
     opening = f"{safer} is safer than {other}" if settled else unsettled
     tail = "as many false alarms" if alarms.difference == 0 else f"fewer false alarms ({_shares(alarms, candidate)})"
     equal = "" if settled or match is None else f"; {_at_equal_alarms(comparison, match.missed)}"
-    return (
+    return safer if settled else None, (
         f"{opening}: it misses urgency in {_shares(missed, candidate, ' of the slides')} "
         f"({_evidence(comparison, missed)}) with {tail}{equal}"
         f"{_mildness(mild, candidate, milder)}{_accuracy(differences['acc'], candidate, other)}."

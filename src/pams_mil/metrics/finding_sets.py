@@ -26,7 +26,7 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import Metric
 from pams_mil.metrics.reduce import divide
 from pams_mil.metrics.resampling import Sums
-from pams_mil.metrics.slides import BINS, Ranking, Slides
+from pams_mil.metrics.slides import BINS, Ranking, Slides, Statistic
 from pams_mil.severity import PENALTY, metric_weight, with_nothing
 
 
@@ -138,7 +138,7 @@ def _padded(members: npt.NDArray[np.intp], size: int, nothing: int) -> npt.NDArr
     return np.concatenate([members, np.full(size - len(members), nothing, dtype=np.intp)])
 
 
-class FindingSums:
+class FindingSums(Statistic):
     """Of every finding at κ the four cells true x called, and the sums behind the scores of whole sets."""
 
     def __init__(self, slides: Slides, bins: int | None = None, *, kappa: float = 1.0) -> None:
@@ -156,10 +156,6 @@ class FindingSums:
             4 * count + 4,
             np.concatenate([np.ones(cell.size), found, some, set_ascc(true, called, hierarchy), np.ones(n)]),
         )
-
-    def including(self, other: FindingSums) -> FindingSums:
-        """Itself: the columns are those of the classes."""
-        return self
 
     def view(self, sums: Array) -> Array:
         """The sums as they are, [B, 4 K + 4]."""

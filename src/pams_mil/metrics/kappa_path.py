@@ -55,9 +55,8 @@ class DecisionPath:
 
     def rises(self, row: int) -> list[tuple[float, int]]:
         """Where one slide's call changes: (κ, class called from there on), the first at κ = 0."""
-        thresholds = self.reach[row]
-        last = np.flatnonzero(np.append(thresholds[1:] != thresholds[:-1], True) & ~np.isnan(thresholds))
-        return [(float(thresholds[c]), int(c)) for c in last]
+        _, called, kappa = self.take(np.array([row])).breakpoints()
+        return list(zip(kappa.tolist(), called.tolist(), strict=True))
 
     def breakpoints(self) -> tuple[Ints, Ints, Array]:
         """`rises` of all slides, one after the other: how many each has, the classes called, and the κ they begin at.

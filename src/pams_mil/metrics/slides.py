@@ -6,10 +6,11 @@ cells of the confusion matrix, events along the operating curve, scores in order
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -86,18 +87,21 @@ class Slides:
         return DecisionPath(path.reach, self.hierarchy.ranks(self.level)[lifted])
 
 
-class Statistic(Protocol):
+class Statistic(ABC):
     """Sums over slides, and what they mean."""
 
     sums: Sums
 
     def including(self, other: Any) -> Statistic:
-        """The same with columns for all that the other has, so that sums can be moved from one to the other."""
-        ...
+        """The same with columns for all that the other has, so that sums can be moved from one to the other.
 
+        Itself, where the columns are the same for all models of these slides.
+        """
+        return self
+
+    @abstractmethod
     def view(self, sums: Array) -> Any:
         """The weighted sums [B, F] as the values that metrics are computed from."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +113,7 @@ class CellsView(ConfusionCells):
     outranks: Bools
 
 
-class Cells:
+class Cells(Statistic):
     """The cells of the confusion matrix at the level that have slides, here or in `others`."""
 
     def __init__(self, slides: Slides, bins: int | None = None, others: Ints | None = None) -> None:
@@ -142,7 +146,7 @@ def _cell_weights(hierarchy: ClassHierarchy, level: int, penalty: float) -> tupl
     return weight, symmetric_weight(hierarchy, level), hierarchy.outranks(level)
 
 
-class Curve:
+class Curve(Statistic):
     """Events along the operating curve, by their place on it.
 
     Growing κ, a slide is called ever more urgently: it stops being missed at one κ, becomes a false alarm at another,
@@ -179,10 +183,6 @@ class Curve:
         ])  # fmt: skip
         value = np.concatenate([np.ones(len(reached) + len(raised)), *eased, np.ones(n)])
         self.sums = Sums(row, column, 3 * self.points + hierarchy.num_classes(level), value)
-
-    def including(self, other: Curve) -> Curve:
-        """Itself: the columns are the same for all models of these slides."""
-        return self
 
     def view(self, sums: Array) -> CurveView:
         """Missed urgency and false alarms along the curve."""
@@ -240,7 +240,7 @@ class CurveView:
         return _interpolated(self.false_alarms[..., ::-1], self.missed[..., ::-1], missed)
 
 
-class Ranking:
+class Ranking(Statistic):
     """Every class's scores in order, of its own slides and of all, for one-vs-rest AUC.
 
     The order of the rest matters only at places where a class has slides of its own, here or in `others`: every such
@@ -284,17 +284,13 @@ class Ranking:
         return divide(won, 2 * count * (total - count))
 
 
-class Losses:
+class Losses(Statistic):
     """The mean of one loss per slide."""
 
     def __init__(self, slides: Slides, bins: int | None = None, *, loss: Callable[[Slides], npt.NDArray[Any]]) -> None:
         n = len(slides)
         one = np.concatenate([loss(slides), np.ones(n)])
         self.sums = Sums(np.tile(np.arange(n), 2), np.repeat([0, 1], n), 2, one)
-
-    def including(self, other: Losses) -> Losses:
-        """Itself: there are two columns."""
-        return self
 
     def view(self, sums: Array) -> Array:
         """Means [B]."""
@@ -315,9 +311,7 @@ def _places(values: Array) -> Ints:
 
 def _left(events: Array) -> Array:
     """What is left after each bin, [..., K + 1], from everything to exactly 0."""
-    left = np.zeros((*events.shape[:-1], events.shape[-1] + 1))
-    np.cumsum(events[..., ::-1], axis=-1, out=left[..., 1:])
-    return left[..., ::-1]
+    return _running(events[..., ::-1])[..., ::-1]
 
 
 def _running(events: Array) -> Array:
