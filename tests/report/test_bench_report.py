@@ -18,7 +18,7 @@ from pams_mil.metrics import urgency_auc
 from pams_mil.metrics.metric import METRICS
 from pams_mil.report.bench import Entry, summarize
 from pams_mil.report.bench_page import bench_page, operating_table, write_bench
-from pams_mil.report.charts import SHOWN, Epochs, epoch_charts, mean_epochs
+from pams_mil.report.charts import SHOWN, epoch_charts, mean_epochs
 
 TREE = ClassHierarchy.load("bracs")
 
@@ -27,7 +27,7 @@ TREE = ClassHierarchy.load("bracs")
 def bench():
     rng = np.random.default_rng(1)
     target, patient = rng.integers(0, 7, 120), rng.integers(0, 50, 120)
-    moved = Epochs({name: [0.2, 0.5, 0.4] for name in SHOWN})
+    moved = {name: [0.2, 0.5, 0.4] for name in SHOWN}
     entries = [
         Entry(
             "AB-MIL",
@@ -138,7 +138,7 @@ def test_mean_over_runs_that_trained_so_long():
         for length in lengths
     ]
     logs[1]["val_urgency_auc"][0] = "nan"
-    found = mean_epochs(logs).scores
+    found = mean_epochs(logs)
     for name, (metric, _) in SHOWN.items():
         for epoch in range(5):
             values = [float(log[f"val_{metric}"][epoch]) for log in logs if epoch < len(log[f"val_{metric}"])]
@@ -148,7 +148,7 @@ def test_mean_over_runs_that_trained_so_long():
 
 
 def test_lines_stay_inside_the_chart_and_higher_is_higher():
-    rising = Epochs({name: [0.10, math.nan, 0.12, 0.41] for name in SHOWN})
+    rising = {name: [0.10, math.nan, 0.12, 0.41] for name in SHOWN}
     chart = str(epoch_charts([(0, "a", rising)])).split("</svg>")[0]
     points = [tuple(map(float, pair.split(","))) for pair in re.search(r'points="([^"]*)"', chart).group(1).split()]
     assert len(points) == 3  # an epoch without a value is left out

@@ -12,9 +12,10 @@ from markupsafe import Markup
 
 from pams_mil.errors import ConfigError, listing, stored_format
 from pams_mil.report import svg
+from pams_mil.report.charts import score_chart
 from pams_mil.report.first_screen import embedded_picture
 from pams_mil.report.page import ReportTable
-from pams_mil.report.tune_page import recipe_table, score_chart
+from pams_mil.report.tune_page import recipe_table
 
 
 @dataclass(frozen=True, repr=False)

@@ -221,7 +221,7 @@ class Bench:
                         for scores in row.levels
                     },
                     "compared_at_false_alarms": self.rate(),
-                    "epochs": None if row.epochs is None else row.epochs.scores,
+                    "epochs": row.epochs,
                     "calibrated": None if row.calibrated is None else row.calibrated.to_json(),
                     "operating_points": None if row.points is None else row.points.to_json(),
                     "against_reference": None if row.comparison is None else row.comparison.to_json(),

@@ -158,7 +158,7 @@ def _epochs(rows: list[Row]) -> object:
 def _pareto(bench: Bench, model: str) -> Markup:
     finest = bench.hierarchy.num_levels - 1
     points = [
-        charts.Point(row.method, row.levels[finest].values["acc"], row.levels[finest].values["asmc"])
+        (row.method, row.levels[finest].values["acc"], row.levels[finest].values["asmc"])
         for row in bench.of_model(model)
     ]
     return charts.pareto(points, METRICS["acc"].label, f"{METRICS['asmc'].label}, milder mistakes")

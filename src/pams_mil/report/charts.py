@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -12,6 +14,7 @@ from markupsafe import Markup
 from pams_mil.arrays import Array, Ints
 from pams_mil.errors import counted
 from pams_mil.evaluate.operating_points import Band
+from pams_mil.evaluate.orders import OrderedComparison
 from pams_mil.evaluate.scores import LevelScores
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath
@@ -104,33 +107,69 @@ def expected_class(
         slides: How many slides of each class there are.
         names: The classes' names at full length, beside the rows; the classes themselves when there are none.
     """
-    row, left, width, top = 28, 200, 290, 34
     count = len(classes)
+    rows = svg.Rows(range(1, count + 1), names or classes, left=200, width=290, row=28)
+    parts = rows.axes(svg.short(name, 7) for name in classes)
+    for place, value in enumerate(expected):
+        x, y = rows.at(place + 1, place)
+        parts.append(svg.bar(x - 1.5, y - 9, 3, 18, "truth"))
+        if not math.isfinite(value):
+            parts.append(svg.text(x + 8, y + 4, "no errors" if slides[place] else "no slides", "dim"))
+            continue
+        # Class numbers count from 1, and a mean between tied classes is neither side.
+        tied = ranks[min(count - 1, max(0, round(value) - 1))] == ranks[place]
+        side = "tied" if tied else "severe" if value < place + 1 else "over"
+        parts += [svg.line((x, y), rows.at(value, place), f"{side}-line"), svg.dot(rows.at(value, place), 6, side)]
+    return svg.picture(530, rows.bottom + 8, "expected class of errors", parts)
 
-    def x(number: float) -> float:
-        return left + (number - 1) / max(1, count - 1) * width
 
-    height = top + row * count + 8
-    parts = []
-    for number, name in enumerate(classes, 1):
-        parts.append(svg.line((x(number), top - 8), (x(number), height - 8)))
-        parts.append(svg.text(x(number), top - 14, svg.short(name, 7), "mid dim"))
-    for position, (label, value) in enumerate(zip(names or classes, expected, strict=True)):
-        y = top + position * row + 12
-        true = x(position + 1)
-        parts.append(svg.text(left - 14, y + 4, svg.short(label, 27), "end"))
-        parts.append(svg.bar(true - 1.5, y - 9, 3, 18, "truth"))
-        if math.isfinite(value):
-            # Class numbers count from 1, and a mean between tied classes is neither side.
-            nearest = ranks[min(count - 1, max(0, round(value) - 1))]
-            tied = nearest == ranks[position]
-            side = "tied" if tied else "severe" if value < position + 1 else "over"
-            parts.append(svg.line((true, y), (x(value), y), f"{side}-line"))
-            parts.append(svg.dot((x(value), y), 6, side))
-        else:
-            why = "no errors" if slides[position] else "no slides"
-            parts.append(svg.text(true + 8, y + 4, why, "dim"))
-    return svg.picture(left + width + 40, height, "expected class of errors", parts)
+def score_chart(scores: Sequence[Mapping[str, Any]], chosen: str, reference: str) -> Markup:
+    """Urgency AUC of a rung's recipes with one standard error to each side, the best first."""
+    ends = [score["urgency_auc"] + sign * score["standard_error"] for score in scores for sign in (-1, 1)]
+    names = [f"{one['recipe']}{' (reference)' if one['recipe'] == reference else ''}" for one in scores]
+    rows = svg.Rows(svg.ticks(min(ends), max(ends), 4), names, left=230, width=240, row=22)
+    bold = ["bold" if score["recipe"] == chosen else "" for score in scores]
+    parts = rows.axes([f"{100 * value:.6g}" for value in rows.ticks], bold)
+    for place, score in enumerate(scores):
+        value, error = score["urgency_auc"], score["standard_error"]
+        css = "s1" if score["recipe"] == chosen else "s0" if score["within_one_standard_error"] else "s5"
+        whisker = rows.at(value - error, place), rows.at(value + error, place)
+        parts += [svg.line(*whisker, css, ' stroke-width="1.5"'), svg.dot(rows.at(value, place), 4.5, css)]
+        parts.append(svg.text(480, whisker[0][1] + 4, f"{100 * value:.1f}"))
+    return svg.picture(530, rows.bottom + 8, "urgency AUC of the recipes", parts)
+
+
+def verdict_chart(comparison: OrderedComparison) -> Markup:
+    """One row per order: how much more the candidate misses, with its interval, and which model is safer.
+
+    Misses are compared at equal false alarms where both models have probabilities, else as decided.
+    """
+    gaps = []
+    for one in comparison.by_order.values():
+        level = list(one.levels)[-1]
+        gaps.append(one.matched[level].missed if level in one.matched else one.levels[level]["missed_rate"])
+    ends = [abs(value) for gap in gaps for value in (gap.difference, *gap.shown_interval) if math.isfinite(value)]
+    most = svg.ticks(0.0, max([0.01, *ends]), 2)[-1]
+    rows = svg.Rows((-most, -most / 2, 0.0, most / 2, most), list(comparison.by_order), left=104, width=216, row=30)
+    parts = rows.axes([f"{100 * value:+.3g}" if value else "0" for value in rows.ticks])
+    middle, low_end = rows.at(0.0, 0)[0], rows.bottom
+    parts.append(svg.line((middle, rows.top - 6), (middle, low_end), "whisker"))
+    for place, (gap, safer) in enumerate(zip(gaps, comparison.safer.values(), strict=True)):
+        css = {comparison.reference: "s0", comparison.candidate: "s1", None: "s5"}[safer]
+        low, high = gap.shown_interval
+        if math.isfinite(low) and math.isfinite(high):
+            parts.append(svg.line(rows.at(low, place), rows.at(high, place), f"curve {css}"))
+        if math.isfinite(gap.difference):
+            parts.append(svg.dot(rows.at(gap.difference, place), 6, css, f"{100 * gap.difference:+.1f} points"))
+        words = "not settled" if safer is None else f"{svg.short(safer, 14)} is safer"
+        parts.append(svg.text(330, rows.at(0.0, place)[1] + 4, words, "dim" if safer is None else "bold"))
+    names = [svg.short(name, 24) for name in (comparison.candidate, comparison.reference)]
+    parts += [
+        svg.text(middle - 10, low_end + 16, "misses less", "end dim"),
+        svg.text(middle + 10, low_end + 16, "misses more", "dim"),
+        svg.text(middle, low_end + 34, f"{' − '.join(names)}, points of missed urgency", "mid dim"),
+    ]
+    return svg.picture(460, low_end + 42, "which model is safer, by order of urgency", parts)
 
 
 def radar(axes: Sequence[str], series: Sequence[Series], *, legend: bool = False) -> Markup:
@@ -248,42 +287,37 @@ def _percent(missed: float, alarms: float) -> str:
     return f"{100 * missed:.1f} % missed, {100 * alarms:.1f} % false alarms"
 
 
-@dataclass(frozen=True)
-class Point:
-    """A method in the plane."""
-
-    label: str
-    x: float
-    y: float
+Point = tuple[str, float, float]
+"""A method in the plane: its name, x and y."""
 
 
-def front(points: Sequence[Point]) -> list[int]:
-    """Which points no other point beats in both directions, from left to right; larger is better in both.
+def front(points: Sequence[Point]) -> list[Point]:
+    """The points that no other point beats in both directions, from left to right; larger is better in both.
 
-    >>> front([Point("a", 1, 3), Point("b", 2, 2), Point("c", 1.5, 1)])
-    [0, 1]
+    >>> front([("a", 1, 3), ("b", 2, 2), ("c", 1.5, 1)])
+    [('a', 1, 3), ('b', 2, 2)]
     """
     best = [
-        number
-        for number, one in enumerate(points)
-        if not any(two.x >= one.x and two.y >= one.y and (two.x > one.x or two.y > one.y) for two in points)
+        (name, x, y)
+        for name, x, y in points
+        if not any(x2 >= x and y2 >= y and (x2 > x or y2 > y) for _, x2, y2 in points)
     ]
-    return sorted(best, key=lambda number: points[number].x)
+    return sorted(best, key=lambda point: point[1])
 
 
 def pareto(points: Sequence[Point], x_name: str, y_name: str) -> Markup:
     """Accuracy to the right, milder mistakes upward; the line joins methods that nobody beats in both."""
-    shown = [point for point in points if math.isfinite(point.x) and math.isfinite(point.y)]
-    xs, ys = ([point.x for point in shown] or [0.0, 1.0], [point.y for point in shown] or [0.0, 1.0])
+    shown = [point for point in points if math.isfinite(point[1]) and math.isfinite(point[2])]
+    xs, ys = [x for _, x, _ in shown] or [0.0, 1.0], [y for *_, y in shown] or [0.0, 1.0]
     plane = svg.Plane(520, 340, svg.ticks(min(xs), max(xs), 5), svg.ticks(min(ys), max(ys), 5))
     parts = plane.axes((f"{x_name}, %", f"{y_name}, %"))
-    parts.append(svg.polyline([plane.at(shown[number].x, shown[number].y) for number in front(shown)], "chance"))
-    for number, point in enumerate(shown):
-        x, y = plane.at(point.x, point.y)
+    parts.append(svg.polyline([plane.at(x, y) for _, x, y in front(shown)], "chance"))
+    for number, (name, *values) in enumerate(shown):
+        x, y = plane.at(*values)
         side, shift = ("end", -10) if x > 0.55 * plane.width else ("", 10)
         parts.append(svg.dot((x, y), 6, svg.series(number)))
         # A label above the uppermost point would leave the picture.
-        parts.append(svg.text(x + shift, y + 18 if y < plane.top + 12 else y - 8, svg.short(point.label, 28), side))
+        parts.append(svg.text(x + shift, y + 18 if y < plane.top + 12 else y - 8, svg.short(name, 28), side))
     return svg.picture(plane.width, plane.height, f"{y_name} against {x_name}", parts)
 
 
@@ -293,14 +327,10 @@ SHOWN = {
     "false_alarms": ("false_alarm_rate", "false alarms"),
 }
 """By the name in JSON: the metric in a run's `metrics.csv`, there with `val_` before it, and its name on the page."""
-WIDTH, HEIGHT = 360, 250
 
 
-@dataclass(frozen=True)
-class Epochs:
-    """Scores by name of SHOWN, one value per epoch from the first: the mean over the runs that trained so long."""
-
-    scores: dict[str, list[float]]
+Epochs = dict[str, list[float]]
+"""Scores by name of SHOWN, one value per epoch from the first: the mean over the runs that trained so long."""
 
 
 def mean_epochs(runs: Sequence[Mapping[str, Sequence[str]]]) -> Epochs | None:
@@ -308,42 +338,30 @@ def mean_epochs(runs: Sequence[Mapping[str, Sequence[str]]]) -> Epochs | None:
 
     >>> log = {f"val_{metric}": ["0.5", "0.7"] for metric, _ in SHOWN.values()}
     >>> short = {name: ["0.1"] for name in log}
-    >>> mean_epochs([log, short]).scores["missed"]
+    >>> mean_epochs([log, short])["missed"]
     [0.3, 0.7]
     """
-    columns = [f"val_{metric}" for metric, _ in SHOWN.values()]
-    if not runs or any(column not in run for run in runs for column in columns):
+    columns = {name: f"val_{metric}" for name, (metric, _) in SHOWN.items()}
+    if not runs or any(column not in run for run in runs for column in columns.values()):
         return None
-    longest = max(len(run[columns[0]]) for run in runs)
-    return Epochs(
-        {
-            name: [_mean([run[column][epoch] for run in runs if epoch < len(run[column])]) for epoch in range(longest)]
-            for name, column in zip(SHOWN, columns, strict=True)
-        }
-    )
+    return {name: [*map(_mean, zip_longest(*(run[column] for run in runs)))] for name, column in columns.items()}
 
 
 def epoch_charts(series: Sequence[tuple[int, str, Epochs]]) -> Markup:
     """A chart per score; one line per method, drawn in the color of its number in the page's legend."""
-    charts = [
-        _chart(title, [(number, method, epochs.scores[name]) for number, method, epochs in series])
-        for name, (_, title) in SHOWN.items()
-    ]
-    return Markup("").join(charts)
+    drawn = []
+    last = max([2, *(len(line) for _, _, epochs in series for line in epochs.values())])
+    for name, (_, title) in SHOWN.items():
+        values = [value for _, _, epochs in series for value in epochs[name] if math.isfinite(value)] or [0.0, 1.0]
+        plane = svg.Plane(360, 250, sorted({1, (1 + last) // 2, last}), svg.ticks(min(values), max(values), 5))
+        parts = plane.axes(("epoch", f"{title}, %"), x_scale=1)
+        for number, method, epochs in reversed(series):  # of equal lines the first is seen
+            places = [plane.at(epoch, value) for epoch, value in enumerate(epochs[name], 1) if math.isfinite(value)]
+            parts.append(svg.polyline(places, f"curve {svg.series(number)}", method))
+        drawn.append(svg.picture(plane.width, plane.height, f"{title} by epoch", parts))
+    return Markup("").join(drawn)
 
 
-def _chart(title: str, lines: Sequence[tuple[int, str, Sequence[float]]]) -> Markup:
-    values = [value for _, _, line in lines for value in line if math.isfinite(value)] or [0.0, 1.0]
-    last = max([2, *(len(line) for _, _, line in lines)])
-    epochs = sorted({1, (1 + last) // 2, last})
-    plane = svg.Plane(WIDTH, HEIGHT, epochs, svg.ticks(min(values), max(values), 5))
-    parts = plane.axes(("epoch", f"{title}, %"), x_scale=1)
-    for number, method, line in reversed(lines):  # of equal lines the first is seen
-        places = [plane.at(epoch, value) for epoch, value in enumerate(line, 1) if math.isfinite(value)]
-        parts.append(svg.polyline(places, f"curve {svg.series(number)}", method))
-    return svg.picture(WIDTH, HEIGHT, f"{title} by epoch", parts)
-
-
-def _mean(cells: Sequence[str]) -> float:
+def _mean(cells: Sequence[str | None]) -> float:
     finite = [value for value in (float(cell or "nan") for cell in cells) if math.isfinite(value)]
     return sum(finite) / len(finite) if finite else math.nan

@@ -90,6 +90,47 @@ class Plane:
         return {**{name: getattr(self, name) for name in names}, **ends}
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Rows below one another on one scale, from its first tick to its last; their names stand at the left.
+
+    Attributes:
+        ticks: Of the scale, see `ticks`.
+        names: Of the rows.
+        left: Where the scale begins.
+        width: Of the scale.
+        row: Height of a row.
+    """
+
+    ticks: Sequence[float]
+    names: Sequence[str]
+    left: float
+    width: float
+    row: float
+    top: ClassVar[int] = 32
+
+    def at(self, value: float, place: int) -> Place:
+        """The place of a value in the middle of a row."""
+        across = (value - self.ticks[0]) / max(1e-9, self.ticks[-1] - self.ticks[0]) * self.width
+        return self.left + across, self.top + self.row * (place + 0.5)
+
+    @property
+    def bottom(self) -> float:
+        """Where the last row ends."""
+        return self.top + self.row * len(self.names)
+
+    def axes(self, labels: Iterable[str], css: Sequence[str] = ()) -> list[str]:
+        """A line at every tick with its label above, and the names of the rows, with classes of their own."""
+        parts = []
+        for tick, label in zip(self.ticks, labels, strict=True):
+            x, _ = self.at(tick, 0)
+            parts += [line((x, self.top - 6), (x, self.bottom)), text(x, self.top - 12, label, "mid dim")]
+        for place, (name, own) in enumerate(zip(self.names, css or [""] * len(self.names), strict=True)):
+            most = int(self.left / 6.4)  # characters that fit
+            parts.append(text(self.left - 12, self.at(0, place)[1] + 4, short(name, most), f"end {own}".strip()))
+        return parts
+
+
 def picture(width: float, height: float, label: str, parts: Iterable[str]) -> Markup:
     """The parts as one picture; `label` is what a screen reader says."""
     head = f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}">'

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
-
 from pams_mil.evaluate.audit import Audit
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.report import svg
 from pams_mil.report.audit_html import screen_models
+from pams_mil.report.charts import score_chart
 from pams_mil.report.first_screen import first_screen
 from pams_mil.report.live import SLIDES_FILE, Links
 from pams_mil.report.page import Mark, ReportTable, TableCell, TableHead, render
@@ -111,31 +109,3 @@ def _fate(
     if not reached or reached[-1] != entered[-1]:
         return f"not finished in rung {entered[-1] + 1}"
     return "measured to the end" if entered[-1] == rungs - 1 else f"dropped after rung {entered[-1] + 1}"
-
-
-def score_chart(scores: Sequence[Mapping[str, Any]], chosen: str, reference: str) -> Markup:
-    """Urgency AUC of a rung's recipes with one standard error to each side, the best first."""
-    row, left, width, top = 22, 230, 240, 26
-    low = min(score["urgency_auc"] - score["standard_error"] for score in scores)
-    high = max(score["urgency_auc"] + score["standard_error"] for score in scores)
-    marks = svg.ticks(low, high, 4)
-
-    def x(value: float) -> float:
-        return float(left + (value - marks[0]) / (marks[-1] - marks[0]) * width)
-
-    height = top + row * len(scores) + 8
-    parts = []
-    for value in marks:
-        parts.append(svg.line((x(value), top - 6), (x(value), height - 8)))
-        parts.append(svg.text(x(value), top - 12, f"{100 * value:.6g}", "mid dim"))
-    for place, score in enumerate(scores):
-        y = top + place * row + 10
-        name, value, error = score["recipe"], score["urgency_auc"], score["standard_error"]
-        style = "s1" if name == chosen else "s0" if score["within_one_standard_error"] else "s5"
-        mark = " (reference)" if name == reference else ""
-        css = "end bold" if name == chosen else "end"
-        parts.append(svg.text(left - 12, y + 4, svg.short(f"{name}{mark}", 36), css))
-        parts.append(svg.line((x(value - error), y), (x(value + error), y), style, ' stroke-width="1.5"'))
-        parts.append(svg.dot((x(value), y), 4.5, style))
-        parts.append(svg.text(left + width + 10, y + 4, f"{100 * value:.1f}"))
-    return svg.picture(left + width + 60, height, "urgency AUC of the recipes", parts)
