@@ -10,7 +10,6 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -144,43 +143,27 @@ def geojson_pieces(
 
 
 def _pieces(tiles: Heatmap | None, measurements: Mapping[str, AnyArray], regions: Sequence[Region]) -> Iterator[str]:
-    objects = chain(
-        (_annotation(index, region) for index, region in enumerate(regions)),
-        (_tile(index, x, y, tiles.tile_px0, measurements) for index, (x, y) in enumerate(tiles.coords_px0.tolist()))
-        if tiles is not None
-        else (),
-    )
     yield '{"type": "FeatureCollection", "features": ['
-    for number, one in enumerate(objects):
+    for number, one in enumerate(_features(tiles, measurements, regions)):
         yield (",\n" if number else "\n") + json.dumps(one, allow_nan=False)
     yield "\n]}\n"
 
 
-def _tile(index: int, x: float, y: float, side: float, measurements: Mapping[str, AnyArray]) -> dict[str, Any]:
-    return {
-        **_rectangle(f"{index} {x} {y}", x, y, side, side),
-        "properties": {
-            "objectType": "tile",
-            "measurements": {name: float(values[index]) for name, values in measurements.items()},
-        },
-    }
+def _features(
+    tiles: Heatmap | None, measurements: Mapping[str, AnyArray], regions: Sequence[Region]
+) -> Iterator[dict[str, Any]]:
+    for index, one in enumerate(regions):
+        name = f"region {index} {one.x} {one.y} {one.label}"
+        about = {"objectType": "annotation", "classification": {"name": one.label, "color": list(one.color)}}
+        yield _rectangle(name, one.x, one.y, one.width, one.height, about)
+    if tiles is not None:
+        for index, (x, y) in enumerate(tiles.coords_px0.tolist()):
+            values = {name: float(column[index]) for name, column in measurements.items()}
+            about = {"objectType": "tile", "measurements": values}
+            yield _rectangle(f"{index} {x} {y}", x, y, tiles.tile_px0, tiles.tile_px0, about)
 
 
-def _annotation(index: int, region: Region) -> dict[str, Any]:
-    name = f"region {index} {region.x} {region.y} {region.label}"
-    return {
-        **_rectangle(name, region.x, region.y, region.width, region.height),
-        "properties": {
-            "objectType": "annotation",
-            "classification": {"name": region.label, "color": list(region.color)},
-        },
-    }
-
-
-def _rectangle(name: str, x: float, y: float, width: float, height: float) -> dict[str, Any]:
+def _rectangle(name: str, x: float, y: float, width: float, height: float, about: dict[str, Any]) -> dict[str, Any]:
     corners = [[x, y], [x + width, y], [x + width, y + height], [x, y + height], [x, y]]
-    return {
-        "type": "Feature",
-        "id": str(uuid.uuid5(_SPACE, name)),
-        "geometry": {"type": "Polygon", "coordinates": [corners]},
-    }
+    geometry = {"type": "Polygon", "coordinates": [corners]}
+    return {"type": "Feature", "id": str(uuid.uuid5(_SPACE, name)), "geometry": geometry, "properties": about}

@@ -15,9 +15,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
+from scipy import ndimage
 
 from pams_mil import atomic
-from pams_mil.arrays import Array, Bools, Ints, Pixels
+from pams_mil.arrays import Array, Ints, Pixels
 from pams_mil.errors import CheckedFields, ConfigError, Count, SlideError, Within
 from pams_mil.wsi.encoders.encoder import Encoder, weights_digest
 from pams_mil.wsi.physical_pixels import Overview
@@ -189,7 +190,7 @@ _DIM = 0.35
 def draw_preview(overview: Overview, tissue: Tissue, plan: TilePlan) -> Pixels:
     """RGB of the overview, enlarged or reduced to a handy size; background is dimmed."""
     dimmed = np.where(tissue.mask[:, :, None], overview.pixels, overview.pixels * (1 - _DIM) + 60 * _DIM)
-    dimmed[_edge(tissue.mask)] = _OUTLINE
+    dimmed[tissue.mask & ~ndimage.binary_erosion(tissue.mask, border_value=1)] = _OUTLINE
     height, width = tissue.mask.shape
     zoom = _LONGEST_PX / max(height, width)
     image = Image.fromarray(dimmed.astype(np.uint8)).resize(
@@ -200,10 +201,3 @@ def draw_preview(overview: Overview, tissue: Tissue, plan: TilePlan) -> Pixels:
     for x, y in (plan.coords_px0 / overview.scale * zoom).tolist():
         pen.rectangle((x, y, x + side, y + side), outline=_TILE_INK, width=2)
     return np.asarray(image)
-
-
-def _edge(mask: Bools) -> Bools:
-    padded = np.pad(mask, 1, mode="edge")
-    surrounded = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
-    inner: Bools = mask & ~surrounded
-    return inner

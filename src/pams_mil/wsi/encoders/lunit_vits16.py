@@ -6,9 +6,8 @@ the released file with --weights where there is no network.
 
 from __future__ import annotations
 
-from pams_mil.digests import file_digest
 from pams_mil.wsi.encoders.encoder import EncoderOptions
-from pams_mil.wsi.encoders.timm_model import build, network_digest
+from pams_mil.wsi.encoders.timm_model import build, encoder
 from pams_mil.wsi.encoders.torch_encoder import TorchEncoder
 
 DISCOVER = {"lunit-vits16": "create"}
@@ -25,12 +24,4 @@ _HUB, _PLAIN = "hf-hub:1aurent/vit_small_patch16_224.lunit_dino", "vit_small_pat
 def create(options: EncoderOptions) -> TorchEncoder:
     """The encoder, with weights from the hub or from `options.weights`."""
     network = build(_PLAIN if options.weights else _HUB, options)
-    return TorchEncoder(
-        network,
-        name=NAME,
-        digest=file_digest(options.weights) if options.weights else network_digest(network),
-        mean=[255.0 * value for value in MEAN],
-        std=[255.0 * value for value in STD],
-        input_px=224,
-        options=options,
-    )
+    return encoder(network, options, NAME, MEAN, STD, 224)

@@ -6,6 +6,7 @@ Normalization and input size are those the model was trained with, from its own 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -28,15 +29,18 @@ def create(model: str, options: EncoderOptions) -> TorchEncoder:
     cfg = getattr(network, "pretrained_cfg", {}) or {}
     if "mean" not in cfg or "std" not in cfg:
         raise ConfigError(f"timm:{model} does not state its normalization; wrap it in a class of your own instead.")
-    return TorchEncoder(
-        network,
-        name=f"timm:{model}",
-        digest=file_digest(options.weights) if options.weights else network_digest(network),
-        mean=[255.0 * float(value) for value in cfg["mean"]],
-        std=[255.0 * float(value) for value in cfg["std"]],
-        input_px=int(cfg["input_size"][-1]) if cfg.get("input_size") else None,
-        options=options,
-    )
+    input_px = int(cfg["input_size"][-1]) if cfg.get("input_size") else None
+    return encoder(network, options, f"timm:{model}", cfg["mean"], cfg["std"], input_px)
+
+
+def encoder(
+    network: nn.Module, options: EncoderOptions, name: str, mean: Sequence[float], std: Sequence[float],
+    input_px: int | None,
+) -> TorchEncoder:  # fmt: skip
+    """A network of timm as an encoder, with its normalization on the scale 0..1."""
+    mean, std = ([255.0 * float(value) for value in values] for values in (mean, std))
+    digest = file_digest(options.weights) if options.weights else network_digest(network)
+    return TorchEncoder(network, name=name, digest=digest, mean=mean, std=std, input_px=input_px, options=options)
 
 
 def build(model: str, options: EncoderOptions) -> nn.Module:
