@@ -90,7 +90,7 @@ def plain_loop(paths: list[Path], corners: np.ndarray, encoder, batch: int) -> f
 
 def compare_speed(rounds: int, count: int, goals: Goals) -> None:
     """Print tiles per second and ratios."""
-    from pams_mil.wsi.encoders import create_encoder
+    from pams_mil.wsi.encoders.encoder import create_encoder
 
     encoder = create_encoder("efficientnet-lite0")
     with tempfile.TemporaryDirectory() as folder:
@@ -118,7 +118,7 @@ def compare_speed(rounds: int, count: int, goals: Goals) -> None:
 HUGE = """
 import json, resource, sys, time
 from pathlib import Path
-from pams_mil.wsi.encoders import create_encoder
+from pams_mil.wsi.encoders.encoder import create_encoder
 from pams_mil.wsi.extract import extract
 from pams_mil.wsi.tile_grid import TileSettings
 from pams_mil.wsi.slide_sources import find_slides

@@ -10,9 +10,8 @@ from torch import nn
 
 from pams_mil.errors import CheckpointError, ConfigError, MissingExtraError
 from pams_mil.models.core.published import read_tensors
-from pams_mil.wsi.encoders import create_encoder, encoder_names
 from pams_mil.wsi.encoders.efficientnet_lite0 import same_padding
-from pams_mil.wsi.encoders.encoder import EncoderOptions, weights_digest
+from pams_mil.wsi.encoders.encoder import EncoderOptions, create_encoder, encoder_names, weights_digest
 from pams_mil.wsi.encoders.torch_encoder import TorchEncoder
 
 TILES = np.random.default_rng(0).integers(0, 256, (11, 64, 64, 3), dtype=np.uint8)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pams_mil.errors import ConfigError
-from pams_mil.wsi.encoders import create_encoder
+from pams_mil.wsi.encoders.encoder import create_encoder
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

@@ -8,8 +8,7 @@ from tests.wsi.scenes import real_slides
 from typer.testing import CliRunner
 
 from pams_mil.data import read_bag
-from pams_mil.wsi.encoders import create_encoder
-from pams_mil.wsi.encoders.encoder import EncoderOptions
+from pams_mil.wsi.encoders.encoder import EncoderOptions, create_encoder
 from pams_mil.wsi.extract import bag_path, extract
 from pams_mil.wsi.slide_sources import find_slides
 from pams_mil.wsi.tile_grid import TileSettings, WorkSettings

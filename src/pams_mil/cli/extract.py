@@ -43,8 +43,7 @@ def extract(
 
     Example: pams extract slides/ --out features --preview
     """
-    from pams_mil.wsi.encoders import create_encoder
-    from pams_mil.wsi.encoders.encoder import EncoderOptions
+    from pams_mil.wsi.encoders.encoder import EncoderOptions, create_encoder
     from pams_mil.wsi.extract import extract as run
     from pams_mil.wsi.slide_sources import find_slides, read_mpp_table
     from pams_mil.wsi.tile_grid import TileSettings, WorkSettings

@@ -12,6 +12,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pams_mil.data.bags.bag import Bag
@@ -93,7 +94,12 @@ class OriginCheck:
         for column, key in enumerate(self._open):
             if key not in origin:
                 continue
-            value = _as_number(origin[key])
+            # A number itself, or 48 bits, exact in float64, that stand for a text; never 0: nothing stated.
+            value = origin[key]
+            if isinstance(value, str):
+                value = (
+                    int.from_bytes(hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=6).digest()) + 1
+                )
             # Written before the others are read: of two bags read at once, at least one sees the other.
             self._values[row, column] = value
             others = self._values[:, column]
@@ -114,14 +120,6 @@ def _refusal(slide_id: str, key: str, actual: Any, expected: Any, whose: str) ->
     )
 
 
-def _as_number(value: Any) -> float:
-    """A number itself, or one that stands for a text; never 0, which stands for nothing stated."""
-    if not isinstance(value, str):
-        return float(value)
-    digest = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=6).digest()
-    return float(int.from_bytes(digest, "little") + 1)  # 48 bits are exact in float64
-
-
 STATED = ("encoder", "mpp", "tile_px")
 """What it takes to make the features of a new slide."""
 
@@ -139,7 +137,16 @@ def stated_by_table(records: Iterable[SlideRecord]) -> dict[str, Any]:
             text = record.extra.get(key, "").strip()
             if not text:
                 continue
-            value = _parsed(key, text, record.slide_id)
+            value: Any = text
+            if key != "encoder":
+                with suppress(ValueError):
+                    value = parse_number(text)
+                if value == text or not (math.isfinite(value) and value > 0) or (key == "tile_px" and value % 1):
+                    expected = "a whole number of pixels" if key == "tile_px" else "microns per pixel"
+                    raise ManifestError(
+                        f"The column {key!r} says {text!r} of slide {record.slide_id!r}; expected {expected}."
+                    )
+                value = int(value) if key == "tile_px" else value
             # All others are compared with the first slide that states something.
             first, before = stated.setdefault(key, (record.slide_id, value))
             if not agrees(key, before, value):
@@ -168,19 +175,6 @@ def complete_origin(origin: Mapping[str, Any], stated: Mapping[str, Any], *, whe
             f"{where} says {key} = {now!r}, which contradicts {whose}: {key} = {before!r}. Leave it out, or fix it."
         )
     return {**origin, **{key: value for key, value in values.items() if key not in origin}}
-
-
-def _parsed(key: str, text: str, slide_id: str) -> Any:
-    if key == "encoder":
-        return text
-    try:
-        value = parse_number(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0) or (key == "tile_px" and value != int(value)):
-        expected = "a whole number of pixels" if key == "tile_px" else "microns per pixel"
-        raise ManifestError(f"The column {key!r} says {text!r} of slide {slide_id!r}; expected {expected}.")
-    return int(value) if key == "tile_px" else value
 
 
 # Widths as TRIDENT, STAMP and LazySlide name the encoders; several where an encoder is used in several ways (Virchow's

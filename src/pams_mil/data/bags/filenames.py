@@ -52,7 +52,9 @@ class FileNames:
     def __getitem__(self, slide_id: str) -> str:
         name = _plain(slide_id)
         if _needs_hash(slide_id, name) or self._owner.setdefault(_as_taken(name), slide_id) != slide_id:
-            return f"{_cut(name)}~{_hash(slide_id)}"
+            # A sign that is cut in two is dropped.
+            cut = name.encode()[:_MOST_BYTES].decode("utf-8", "ignore")
+            return f"{cut}~{hashlib.blake2b(slide_id.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
         return name
 
 
@@ -82,12 +84,3 @@ def _needs_hash(slide_id: str, name: str) -> bool:
 def _as_taken(name: str) -> str:
     """What a file system that ignores case and Unicode forms takes the name for."""
     return unicodedata.normalize("NFKC", name).casefold()
-
-
-def _cut(name: str) -> str:
-    # A sign that is cut in two is dropped.
-    return name.encode()[:_MOST_BYTES].decode("utf-8", "ignore")
-
-
-def _hash(slide_id: str) -> str:
-    return hashlib.blake2b(slide_id.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
