@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from pams_mil.arrays import Array, Ints
+from pams_mil.arrays import Array
 from pams_mil.class_checks import SEPARATOR
 from pams_mil.data.finding_labels import labels_of_marks
 from pams_mil.errors import LabelError, ParameterError, listing
@@ -49,16 +50,12 @@ def predictions_from_arrays(
     ids = [f"slide {row}" for row in range(len(true))] if slides is None else _column(slides, len(true), "slides")
     if len(set(ids)) < len(ids):
         raise ParameterError("slides must all differ; give patients= for several slides of one patient.")
-    shared: dict[str, Any] = {
-        "patient_ids": None if patients is None else _column(patients, len(true), "patients"),
-        "tags": tags(by, len(true)),
-        "layout": "arrays",
-        "finding_targets": hierarchy.finding_matrix(true) if hierarchy.findings == "several" else None,
-    }
-    return [
-        _model(str(name), prediction, target, ids, hierarchy, labels, named, shared)
-        for name, prediction in models.items()
-    ]
+    rows = Predictions(
+        "", hierarchy, ids, target, predicted=target, tags=tags(by, len(true)), layout="arrays",
+        patient_ids=None if patients is None else _column(patients, len(true), "patients"),
+        finding_targets=hierarchy.finding_matrix(true) if hierarchy.findings == "several" else None,
+    )  # fmt: skip
+    return [_model(replace(rows, name=str(name)), one, labels, named=named) for name, one in models.items()]
 
 
 def require_same_rows(columns: Mapping[str, Any]) -> None:
@@ -162,10 +159,9 @@ def tags(by: Any, rows: int) -> dict[str, list[str]]:
     return {name: _column(column, rows, f"by[{name!r}]") for name, column in columns.items()}
 
 
-def _model(
-    name: str, prediction: Any, target: Ints, ids: list[str], hierarchy: ClassHierarchy, labels: Sequence[Any] | None,
-    named: bool, shared: Mapping[str, Any],
-) -> Predictions:  # fmt: skip
+def _model(rows: Predictions, prediction: Any, labels: Sequence[Any] | None, *, named: bool) -> Predictions:
+    """The rows with the calls or probabilities of one model."""
+    name, hierarchy = rows.name, rows.hierarchy
     if _is_calls(prediction):
         column = as_list(prediction)
         if hierarchy.findings == "several":
@@ -176,28 +172,26 @@ def _model(
         )
         if whole or len(hierarchy) != 2:
             calls = class_indices(column, hierarchy, what=name)
-            _require_rows(name, len(calls), len(target))
-            return Predictions(name, hierarchy, ids, target, calls, **shared)
+            _require_rows(name, len(calls), len(rows))
+            return replace(rows, predicted=calls)
         # Of two classes one column says all: the probability of the more urgent one.
         prediction = np.stack([1.0 - np.asarray(column, float), np.asarray(column, float)], axis=1)
         labels = hierarchy.names()
+    findings = None
     if hierarchy.findings == "several":
-        scores, findings = _set_scores(prediction, hierarchy, labels, name)
-        if findings is not None:
-            _require_rows(name, len(findings), len(target))
-            require_probabilities(scores, ids, name)
-            shared = {**shared, "finding_probabilities": findings}
-            return Predictions(name, hierarchy, ids, target, scores.argmax(1), scores, decided_by="argmax", **shared)
-    p, order = class_columns(prediction, hierarchy, labels=labels)
-    _require_rows(name, len(p), len(target))
+        p, findings = _set_scores(prediction, hierarchy, labels, name)
+    if findings is None:
+        p, order = class_columns(prediction, hierarchy, labels=labels)
+    _require_rows(name, len(p), len(rows))
     if p.ndim != 2 or p.shape[1] != len(hierarchy):
         raise ParameterError(
             f"{name}: expected probabilities with {len(hierarchy)} columns, one per class, or one call per slide; "
             f"found shape {p.shape}."
         )
-    require_probabilities(p, ids, name)
-    require_urgency_order(target, p, hierarchy, order=order, named=named)
-    return Predictions(name, hierarchy, ids, target, p.argmax(1), p, decided_by="argmax", **shared)
+    require_probabilities(p, rows.slide_ids, name)
+    if findings is None:
+        require_urgency_order(rows.target, p, hierarchy, order=order, named=named)
+    return replace(rows, predicted=p.argmax(1), probabilities=p, finding_probabilities=findings, decided_by="argmax")
 
 
 def _is_calls(prediction: Any) -> bool:
