@@ -7,8 +7,6 @@ import re
 import signal
 import threading
 import time
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +21,6 @@ from pams_mil.engine.grid import engines as local_engine
 from pams_mil.engine.grid import grid as cells_module
 from pams_mil.engine.grid.engines import LocalEngine
 from pams_mil.engine.grid.grid import epochs_done, run_cell, run_grid
-from pams_mil.engine.run.lock import LOCK
 from pams_mil.errors import ConfigError, RunError
 from pams_mil.experiments.derived_rows import read_entries
 from pams_mil.report.bench import summarize
@@ -189,33 +186,15 @@ def test_local_processes_survive_a_crash(cohort, tmp_path, monkeypatch, start):
     assert len(done.finished) == 2, done.failures
 
 
-def test_cell_that_always_crashes_is_given_up_and_the_others_are_not(cohort, tmp_path, monkeypatch):
-    class Pool:
-        """A pool that runs cells here, and breaks on one of them as if its process had died."""
-
-        def __init__(self, *args, **kwargs):
-            self.broken = False
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *args):
-            return None
-
-        def submit(self, function, cell, *args):
-            future = Future()
-            if cell.method == "ce" or self.broken:
-                self.broken = True
-                if cell.method == "ce":
-                    (tmp_path / "cells" / cell.key).mkdir(parents=True, exist_ok=True)
-                    (tmp_path / "cells" / cell.key / LOCK).write_text("{")
-                future.set_exception(BrokenProcessPool())
-            else:
-                future.set_result(function(cell, *args))
-            return future
-
-    monkeypatch.setattr(local_engine, "ProcessPoolExecutor", Pool)
-    done = run_grid(grid_of(cohort, seeds=[0]), tmp_path, LocalEngine(workers=1))
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_cell_that_always_crashes_is_given_up_and_the_others_are_not(cohort, tmp_path, monkeypatch, workers):
+    monkeypatch.setattr(local_engine, "get_context", lambda _: multiprocessing.get_context("fork"))
+    real = local_engine.run_cell
+    monkeypatch.setattr(
+        local_engine, "run_cell", lambda cell, *rest: os._exit(9) if cell.method == "ce" else real(cell, *rest)
+    )
+    done = run_grid(grid_of(cohort, seeds=[0]), tmp_path, LocalEngine(workers=workers))
     assert list(done.failures) == ["AB-MIL--ce--seed0"]
     assert "killed or crashed twice" in done.failures["AB-MIL--ce--seed0"]
     assert [cell.method for cell in done.finished] == [done.cells[1].method]

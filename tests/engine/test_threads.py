@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from multiprocessing import Pipe
+
 import pytest
 
 from pams_mil.engine.config.grid_config import GridConfig, cells
@@ -47,7 +49,10 @@ def test_a_process_that_is_told_to_stop_takes_no_other_cell(monkeypatch, signal)
     def end(_):
         raise Ended
 
+    ours, theirs = Pipe()
+    ours.send(planned("abmil")[0])
     monkeypatch.setattr(local_processes, "run_cell", stopped)
     monkeypatch.setattr(local_processes.os, "_exit", end)
     with pytest.raises(Ended):
-        local_processes.run_or_end(planned("abmil")[0], "out", "owner", 1)
+        local_processes.run_in_turn(theirs, "out", "owner", 1)
+    assert not ours.poll()  # nothing was answered

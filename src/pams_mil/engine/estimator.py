@@ -33,7 +33,7 @@ from pams_mil.engine.run.spec import RunSpec
 from pams_mil.engine.run.trained_slides import TrainedSlides
 from pams_mil.engine.training.loop import add_gradients
 from pams_mil.engine.training.one_process import OneProcess
-from pams_mil.engine.training.optimize import clip_gradients, learning_rate, make_optimizer, set_learning_rate
+from pams_mil.engine.training.optimize import clip_gradients, make_optimizer, set_learning_rate
 from pams_mil.engine.training.run_cohort import Cohort
 from pams_mil.engine.training.train import initial_learner, refuse_missing_init, training_bags
 from pams_mil.engine.training.training_bags import rows_of
@@ -241,7 +241,7 @@ def fit_in_memory(
     # Every step seeds torch's global generator; in a notebook it belongs to someone else.
     with torch.random.fork_rng(devices=[]):
         for epoch in range(config.training.epochs):
-            set_learning_rate(optimizer, learning_rate(config.training, epoch))
+            set_learning_rate(optimizer, config.training, epoch)
             keys = steps.epoch_keys(epoch)
             for start in range(0, len(keys), config.training.batch):
                 group = [steps[key] for key in keys[start : start + config.training.batch]]

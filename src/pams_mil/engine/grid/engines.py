@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import active_children, get_context, parent_process
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait as wait_for
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.grid.grid import CellResult, default_workers, run_cell
-from pams_mil.engine.run.lock import LOCK
 from pams_mil.errors import first_line, needs_extra
 
 MOST_CRASHES = 2
@@ -49,47 +48,65 @@ class LocalEngine:
         """All results; a process that dies is replaced, and what it ran is tried once more."""
         workers = min(self.workers or default_workers(), len(pending))
         threads = self.threads or default_threads(pending, workers)
-        # When one process dies, the pool is broken and takes all of its cells down, also those that are not to blame.
-        waiting, crashes = list(pending), Counter[str]()
-        while waiting:
-            survivors: set[str] = set()
-            with _few_threads(threads), _pool(workers) as pool:
-                futures = {pool.submit(run_or_end, cell, str(out), owner, threads): cell for cell in waiting}
-                for item in _results(futures):
-                    if item is not None:
-                        survivors.add(item.key)
-                    yield item
-            waiting = [cell for cell in waiting if cell.key not in survivors]
-            # A lock that is still there tells which cells were under way when their process died.
-            under_way = [cell.key for cell in waiting if (out / cell.key / LOCK).exists()]
-            # No lock at all: it died before it took one. Where others survived, no cell can be blamed and all are tried
-            # again.
-            crashes.update(under_way or ([] if survivors else [cell.key for cell in waiting]))
-            for cell in [cell for cell in waiting if crashes[cell.key] >= MOST_CRASHES]:
-                waiting.remove(cell)
-                yield CellResult(cell.key, "Its process was killed or crashed twice; is there enough memory?")
-
-
-@contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that are told to save and stop, and waited for, when the benchmark is."""
-    # Processes of the caller's own are not ours to end.
-    others = set(active_children())
-    # Spawned: a forked child would inherit the locks of torch's threads, and no thread to open them.
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=die_with_parent) as pool:
+        # Spawned: a forked child would inherit the locks of torch's threads, and no thread to open them.
+        context: Any = get_context("spawn")
+        waiting, crashes = deque(pending), Counter[str]()
+        busy: dict[Any, Cell] = {}  # what the process at the other end of a connection runs
+        processes: list[BaseProcess] = []
         try:
-            yield pool
+            while waiting or busy:
+                while waiting and len(busy) < workers:
+                    ours, theirs = context.Pipe()
+                    process = context.Process(target=run_in_turn, args=(theirs, str(out), owner, threads))
+                    with _few_threads(threads):
+                        process.start()
+                    processes.append(process)
+                    theirs.close()  # so that ours ends when the process does
+                    _give(ours, waiting, busy)
+                ready: list[Any] = wait_for(list(busy), timeout=0.5)
+                if not ready:
+                    yield None
+                for ours in ready:
+                    cell = busy.pop(ours)
+                    try:
+                        result = ours.recv()
+                        # The same process goes on: it has loaded torch, and keeps the bags that it has read.
+                        _give(ours, waiting, busy)
+                    except (EOFError, OSError):
+                        crashes[cell.key] += 1
+                        if crashes[cell.key] < MOST_CRASHES:
+                            waiting.append(cell)
+                            continue
+                        result = CellResult(cell.key, "Its process was killed or crashed twice; is the memory full?")
+                    yield result
         except BaseException:  # Ctrl-C, a signal, a caller that gives up: cells under way save, others do not start
-            mine = [process for process in active_children() if process not in others]
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in mine:
-                # SIGTERM, which a run takes as a request to save and stop.
-                process.terminate()
-            for process in mine:
+            for process in processes:
+                process.terminate()  # SIGTERM, which a run takes as a request to save and stop
+            raise
+        finally:
+            for process in processes:
                 process.join(SECONDS_TO_SAVE)
                 if process.is_alive():
                     process.kill()
-            raise
+
+
+def _give(ours: Any, waiting: deque[Cell], busy: dict[Any, Cell]) -> None:
+    """Send the next cell to a process, or None, which ends it."""
+    cell = waiting.popleft() if waiting else None
+    if cell is not None:
+        busy[ours] = cell
+    with suppress(OSError):  # it has just died; whoever waits for its answer finds out
+        ours.send(cell)
+
+
+def run_in_turn(theirs: Any, out: str, owner: str, threads: int | None) -> None:
+    """Run the cells that come in, in a process of its own; one that is told to stop takes no further cell."""
+    die_with_parent()
+    try:
+        while (cell := theirs.recv()) is not None:
+            theirs.send(run_cell(cell, out, owner, threads))
+    except BaseException:  # failures are returned, so this is a signal; the run has saved itself on the way here
+        os._exit(1)
 
 
 def default_threads(pending: Sequence[Cell], workers: int) -> int:
@@ -100,17 +117,6 @@ def default_threads(pending: Sequence[Cell], workers: int) -> int:
     if all(cell.config.model.name in ONE_THREAD for cell in pending):
         return 1
     return max(1, default_workers() // workers)
-
-
-def run_or_end(cell: Cell, out: str, owner: str, threads: int | None) -> CellResult:
-    """Run a cell in a process of a pool; a process that was told to stop ends instead of taking the next cell.
-
-    A pool's process outlives whatever its work raises, and would train on with the cell that waits in its queue.
-    """
-    try:
-        return run_cell(cell, out, owner, threads)
-    except BaseException:  # failures are returned, so this is a signal; the run has saved itself on the way here
-        os._exit(1)
 
 
 def die_with_parent() -> None:
@@ -126,20 +132,6 @@ def die_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _results(futures: dict[Future[CellResult], Cell]) -> Iterator[CellResult | None]:
-    """Results as they come; those of a broken pool are left out."""
-    left = set(futures)
-    while left:
-        done, left = wait(left, timeout=0.5, return_when=FIRST_COMPLETED)
-        if not done:
-            yield None
-        for future in done:
-            try:
-                yield future.result()
-            except BrokenProcessPool:
-                continue
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -63,33 +64,31 @@ def fold_cohort(
     """
     reading, notes = {**reading, "classes": hierarchy}, []
     whole = Manifest.read(path, **reading)
-    in_folds = [record.split not in held_out for record in whole]
-    refuse_errors(examine_patients(whole.with_splits(["train" if keep else "test" for keep in in_folds])), whole.where)
+    inside = [record.split not in held_out for record in whole]
+    refuse_errors(examine_patients(whole.with_splits(["train" if keep else "test" for keep in inside])), whole.where)
     tested = sum(record.split == "test" for record in whole) if "test" in held_out else 0
-    kept = [record.split == CALIB and CALIB in held_out for record in whole]
-    if any(kept):
-        notes.append(f"{sum(kept):,} slides of the split calib are in no fold: they are kept to certify.")
+    kept = [record.split == CALIB or keep for record, keep in zip(whole, inside, strict=True)]
+    if kept != inside:
+        count = sum(kept) - sum(inside)
+        notes.append(f"{count:,} slides of the split calib are in no fold: they are kept to certify.")
     if "test" not in held_out and any(record.split not in ("", CALIB) for record in whole):
         notes.append("The table's column split is not used: every slide is tested by one of the folds.")
     # Inside of the folds the column split means nothing, and must not be examined as if it did.
-    records = tuple(record for record, keep in zip(whole, in_folds, strict=True) if keep)
-    cohort = replace(whole, records=records).with_splits([""] * len(records))
+    blank = whole.with_splits([""] * len(whole))
+    cohort = replace(blank, records=tuple(compress(blank, inside)))
     refuse_errors(examine_manifest(cohort, hierarchy), cohort.where)
     own = folds_of_table(path, **reading) if folds is None else None
     if own is not None:
         notes.append(f"The table's own {len(own.folds)} folds are used; --folds would make new ones.")
         # Folds of the table name the split of every slide; those held out are left out here, too.
-        folded = (tuple(name for name, keep in zip(fold, in_folds, strict=True) if keep) for fold in own.folds)
-        own = replace(own, folds=tuple(folded))
+        own = replace(own, folds=tuple(tuple(compress(fold, inside)) for fold in own.folds))
     split = own or split_folds(cohort, hierarchy, folds=folds or DEFAULT_FOLDS, seed=seed)
     if val_share is not None:
         split = with_subset("val", split, cohort, hierarchy, share=val_share, seed=seed)
     # Calibration slides go back to their places in the table, with the split that no fold touches.
-    places = [
-        (replace(one, split=""), keep) for one, keep, cal in zip(whole, in_folds, kept, strict=True) if keep or cal
-    ]
-    filled = tuple(tuple(next(names) if keep else CALIB for _, keep in places) for names in map(iter, split.folds))
-    everyone = replace(cohort, records=tuple(record for record, _ in places))
+    places = list(compress(inside, kept))
+    filled = tuple(tuple(next(names) if keep else CALIB for keep in places) for names in map(iter, split.folds))
+    everyone = replace(blank, records=tuple(compress(blank, kept)))
     return Folds(everyone, replace(split, folds=filled), hierarchy, tested, tuple(notes))
 
 

@@ -248,19 +248,19 @@ def manifest(config: RunConfig) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: _version(name) for name in _PACKAGES},
-        "git_commit": git_commit(Path.cwd()),
+        "git_commit": git_commit(),
         "command": sys.argv,
         "seed": config.seed,
         "started": _now(),
     }
 
 
-def git_commit(folder: Path) -> str | None:
-    """The commit that is checked out in a folder, with `-dirty` when files differ; None outside git."""
+def git_commit() -> str | None:
+    """The commit that is checked out here, with `-dirty` when files differ; None outside git."""
     try:
         process = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],  # noqa: S607  the user's git
-            cwd=folder, capture_output=True, text=True, timeout=10, check=True,
+            capture_output=True, text=True, timeout=10, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None

@@ -25,7 +25,6 @@ from pams_mil.engine.training.one_process import Processes
 from pams_mil.engine.training.optimize import (
     AveragedWeights,
     clip_gradients,
-    learning_rate,
     make_optimizer,
     set_learning_rate,
 )
@@ -64,9 +63,7 @@ def fit(fabric: Processes, learner: Learner, train: TrainingBags, val: BagDatase
         )
     while not progress.is_over(training.epochs, training.patience):
         epoch = progress.epoch
-        rate = learning_rate(training, epoch)
-        # In every epoch, also after a restore: a checkpoint brings the rate of the epoch that it was made in.
-        set_learning_rate(optimizer, rate)
+        rate = set_learning_rate(optimizer, training, epoch)
         # A pure function of the epoch, so a run that was stopped within it finds its place by counting.
         keys = train.epoch_keys(epoch, rank=fabric.global_rank, world_size=fabric.world_size)
         watch.epoch_started(epoch, training.epochs, len(keys), progress.step)
@@ -89,7 +86,9 @@ def fit(fabric: Processes, learner: Learner, train: TrainingBags, val: BagDatase
         watch.epoch_finished(progress.history[-1], best=best)
         for note in first_epoch_notes(row) if epoch == 0 and fabric.is_global_zero else ():
             watch.noted(note)
-        if _asked_to_stop(fabric, context.stop) and not progress.is_over(training.epochs, training.patience):
+        # A signal to one process stops all of them.
+        asked = fabric.all_reduce(torch.tensor(float(context.stop.requested), device=fabric.device), reduce_op="sum")
+        if torch.as_tensor(asked) > 0 and not progress.is_over(training.epochs, training.patience):
             raise RunInterruptedError(
                 f"Stopped after epoch {progress.epoch}; everything is saved.", context.stop.signal
             )
@@ -223,8 +222,3 @@ def first_epoch_notes(row: Mapping[str, Any]) -> list[str]:
             "random choice of them. Validation and prediction use all."
         )
     return notes
-
-
-def _asked_to_stop(fabric: Processes, stop: StopRequest) -> bool:
-    asked = fabric.all_reduce(torch.tensor(float(stop.requested), device=fabric.device), reduce_op="sum")
-    return bool(torch.as_tensor(asked) > 0)

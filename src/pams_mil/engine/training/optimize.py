@@ -50,10 +50,12 @@ def learning_rate(training: TrainingConfig, epoch: int) -> float:
     return training.lr
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Use this rate from now on."""
+def set_learning_rate(optimizer: torch.optim.Optimizer, training: TrainingConfig, epoch: int) -> float:
+    """Use the rate of this epoch from now on."""
+    rate = learning_rate(training, epoch)
     for group in optimizer.param_groups:
         group["lr"] = rate
+    return rate
 
 
 def clip_gradients(fabric: Processes, learner: Learner, optimizer: Any, training: TrainingConfig) -> None:

@@ -52,20 +52,19 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache: BagCache 
     marks = fingerprints(store, seen)
     _refuse_copies(store, manifest, marks)
     features = _features(data, store, seen, marks)
-    sources = [bag_sources(subset, hierarchy, merge_cases=data.merge_cases) for subset in (train, val)]
     first = train.records[0].slide_id
     origin = OriginCheck(
         {key: value for key, value in features.items() if key != "files"},
         whose=f"the slide {first!r}",
         slide_ids=[record.slide_id for record in seen],
     )
-    datasets = [
-        BagDataset(subset, hierarchy, store, cache=cache, sources=source, origin=origin)
-        for subset, source in zip((train, val), sources, strict=True)
-    ]
+    bags = []
+    for subset in (train, val):
+        sources = bag_sources(subset, hierarchy, merge_cases=data.merge_cases)
+        bags.append(BagDataset(subset, hierarchy, store, cache=cache, sources=sources, origin=origin))
     slides, held_out = TrainedSlides.of(seen, *SEEN), TrainedSlides.of(manifest, *(set(PARTS) - set(SEEN)))
     content = {slide: mark.content for slide, mark in marks.items()}
-    return Cohort(manifest, hierarchy, store, datasets[0], datasets[1], features, slides, held_out, content)
+    return Cohort(manifest, hierarchy, store, bags[0], bags[1], features, slides, held_out, content)
 
 
 def read_manifest(data: DataConfig, hierarchy: ClassHierarchy) -> Manifest:
