@@ -33,9 +33,11 @@ PANELS = {
 }
 """The verbs in the order of `--help`."""
 _ELSEWHERE = {"unpack": ("pack", "unpack"), "classes": ("classes", "app"), "cohort": ("cohort", "app")}
-VERBS = [(panel, *_ELSEWHERE.get(name, (name, name))) for panel, names in PANELS.items() for name in names.split()]
+_PLACES = {
+    name: (panel, *_ELSEWHERE.get(name, (name, name))) for panel, names in PANELS.items() for name in names.split()
+}
+VERBS = list(_PLACES.values())
 """Panel in `--help`, module in `pams_mil.cli`, and the command (or sub-application `app`) in it."""
-_PLACES = {module if name == "app" else name: (panel, module, name) for panel, module, name in VERBS}
 
 
 class Verb(TyperCommand):
@@ -57,15 +59,9 @@ class Verb(TyperCommand):
 
         def parse_once(args: list[str]) -> Any:
             result = parse(args=args)
-            for option, times in Counter(result[2]).items():
-                single = option.param_type_name == "option" and not getattr(option, "multiple", False)
-                if (
-                    times > 1
-                    and single
-                    and not getattr(option, "is_flag", False)
-                    and not getattr(option, "count", False)
-                ):
-                    raise ConfigError(f"{option.opts[0]} is given {counted(times, 'time')}; expected it once.")
+            for one, times in Counter(result[2]).items():
+                if times > 1 and not (one.param_type_name == "argument" or one.multiple or one.is_flag):
+                    raise ConfigError(f"{one.opts[0]} is given {counted(times, 'time')}; expected it once.")
             return result
 
         parser.parse_args = parse_once  # type: ignore[method-assign]

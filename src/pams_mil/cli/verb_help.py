@@ -9,7 +9,7 @@ from typing import Any
 from rich.panel import Panel
 from rich.text import Text
 
-from pams_mil.cli.console import output
+from pams_mil.cli.console import output, print_result
 
 PANELS = {"argument": "Arguments", "option": "Options"}
 _NEVER_BROKEN = "\u00a0"
@@ -19,23 +19,20 @@ def print_help(verb: Any, ctx: Any) -> None:
     """Print usage, text, arguments and options; an example that takes several lines can be copied as it stands."""
     params = {kind: [one for one in verb.get_params(ctx) if one.param_type_name == kind] for kind in PANELS}
     usage = " ".join(["[OPTIONS]", *(_name(one, ctx) for one in params["argument"])])
-    width = output.width - 1
-    _print(f"\n Usage: {ctx.command_path} {usage}\n")
+    print_result(f"\n Usage: {ctx.command_path} {usage}\n")
     for text in verb.help.split("\n\n"):
         if text.startswith("Example:"):
-            lines = _wrapped(re.sub(" (?!--)", _NEVER_BROKEN, text), width - 2, indent=4)  # an option keeps its value
-            _print(" \\\n".join(lines) + "\n", style="bold")
+            together = re.sub(" (?!--)", _NEVER_BROKEN, text)  # an option keeps its value
+            print_result(" " + " \\\n ".join(_wrapped(together, output.width - 4, "    ")) + "\n", style="bold")
         else:
-            _print("\n".join(_wrapped(text, width)) + "\n")
+            print_result(" " + "\n ".join(_wrapped(text, output.width - 2)) + "\n")
     for kind, title in PANELS.items():
         names = [_name(one, ctx) for one in params[kind]]
-        left = max(map(len, names), default=0)
-        content = Text()
+        left, content = max(map(len, names), default=0), Text()
         for name, one in zip(names, params[kind], strict=True):
-            text = " ".join(filter(None, [one.help, _fact(one)]))
-            lines = _wrapped(text, width - left - 5, indent=0)
+            lines = _wrapped(" ".join(filter(None, [one.help, _fact(one)])), output.width - left - 6)
             content.append(f"{name:{left}}  ", style="bold cyan")
-            content.append(f"\n{'':{left + 2}}".join(line.strip() for line in lines) + "\n")
+            content.append(f"\n{'':{left + 2}}".join(lines) + "\n")
         if names:
             output.print(Panel(content[:-1], title=title, title_align="left", border_style="dim"))
 
@@ -64,10 +61,6 @@ def _fact(param: Any) -> str:
     return f"[default: {default}]".replace(" ", _NEVER_BROKEN)
 
 
-def _wrapped(text: str, width: int, *, indent: int = 0) -> list[str]:
-    lines = wrap(text, width, initial_indent=" ", subsequent_indent=" " * (indent + 1), break_on_hyphens=False)
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    lines = wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace(_NEVER_BROKEN, " ") for line in lines]
-
-
-def _print(text: str, style: str = "") -> None:
-    output.print(text, style=style, soft_wrap=True)
