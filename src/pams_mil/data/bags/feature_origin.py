@@ -8,7 +8,6 @@ columns of the cohort table (`encoder`, `mpp`, `tile_px`), settings of a run or 
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 from pams_mil.data.bags.bag import Bag
 from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.data.tables import parse_number
+from pams_mil.digests import text_digest
 from pams_mil.errors import BagError, ConfigError, ManifestError
 
 ORIGIN = ("width", "encoder", "tile_px", "mpp", "magnification")
@@ -97,9 +97,7 @@ class OriginCheck:
             # A number itself, or 48 bits, exact in float64, that stand for a text; never 0: nothing stated.
             value = origin[key]
             if isinstance(value, str):
-                value = (
-                    int.from_bytes(hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=6).digest()) + 1
-                )
+                value = int(text_digest(value)[:12], 16) + 1
             # Written before the others are read: of two bags read at once, at least one sees the other.
             self._values[row, column] = value
             others = self._values[:, column]
