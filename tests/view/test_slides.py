@@ -20,6 +20,7 @@ from tests.view.leica import write_leica
 from tests.view.sessions import OWN, SIDE, client_of, session_of, write_cohort, write_tiles
 from tests.wsi import scenes
 
+from pams_mil.data import Manifest, SlideRecord, write_pack
 from pams_mil.errors import BagError
 from pams_mil.view import shelf as shelf_module
 from pams_mil.view.app import Viewer
@@ -172,6 +173,14 @@ def test_features_without_a_tile_size_use_the_spacing_and_say_so(tmp_path):
     heat = session_of(folder).heat_of(0)
     assert heat.tile_px0 == SIDE
     assert "spacing" in heat.notes[0]
+
+
+def test_a_pack_has_the_heatmaps_of_its_feature_files(tmp_path):
+    folder = write_cohort(tmp_path / "cohort", ids=("one", "two"))
+    records = tuple(SlideRecord(slide, slide, "none") for slide in ("one", "two"))
+    write_pack(tmp_path / "pack", Manifest(records), folder / "features", allow_larger=True)
+    plain, packed = session_of(folder), session_of(folder, features=tmp_path / "pack", reviews=tmp_path / "other")
+    assert packed.heat_of(1).packed() == plain.heat_of(1).packed()
 
 
 def test_places_in_microns_become_pixels_of_the_slide(tmp_path):

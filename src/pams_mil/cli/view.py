@@ -16,7 +16,7 @@ def view(
         None, metavar="RUN-or-PREDICTIONS...", help="Run folders or predictions files; several are averaged."
     ),
     slides: Path | None = Option(None, help="Folder with the slide files."),
-    features: Path | None = Option(None, help="Folder of feature files, for heatmaps."),
+    features: Path | None = Option(None, help="Folder or pack of features, for heatmaps."),
     manifest: Path | None = Option(None, help="Table of slides to predict, instead of the run's."),
     certificate: Path | None = Option(None, help="certificate.json of 'pams certify'."),
     split: str = Option("test", help="Which split of a run's own manifest."),

@@ -18,11 +18,12 @@ import matplotlib
 import numpy as np
 
 from pams_mil.arrays import AnyArray
-from pams_mil.data import Bag, read_bag
+from pams_mil.data import Bag
 from pams_mil.data.bags.feature_origin import OriginCheck, feature_origin
 from pams_mil.data.bags.filenames import FileNames
-from pams_mil.data.bags.store import FeatureFolder
-from pams_mil.data.manifest.manifest import SlideRecord
+from pams_mil.data.bags.layouts import at_scale
+from pams_mil.data.bags.store import open_store
+from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.errors import BagError
 from pams_mil.wsi.heatmap import Heatmap, ranked, symmetric
 
@@ -122,7 +123,7 @@ class HeatMaker:
         self._kept: dict[str, Heat] = {}  # the one used last comes last
         self._guard = threading.Lock()
         self._making = threading.Lock()
-        self._folder = FeatureFolder(self.features) if self.features is not None and self.features.is_dir() else None
+        self._store = None if self.features is None else open_store(self.features, Manifest(()))
         self._names = FileNames()
 
     def of(self, slide_id: str) -> Heat:
@@ -151,16 +152,15 @@ class HeatMaker:
     def _computed(self, slide_id: str) -> Heat:
         if self.reads_cases:
             raise BagError("This run reads all slides of a case as one, so there is no heatmap of one slide.")
-        if self._folder is None:
+        if self._store is None:
             raise BagError("No folder of feature files was given (--features), so there are no tiles to show.")
         record = self.records.get(slide_id) or SlideRecord(slide_id=slide_id, patient_id=slide_id, label="")
         try:
-            path = self._folder.find(record)
-            bag = read_bag(path)
-            mpp = self.mpp_of(slide_id) if bag.coords_um is not None else None
-            bag = bag if mpp is None else read_bag(path, level0_mpp=mpp)
+            bag = self._store.read(record)
         except BagError as error:
-            raise BagError(str(error).replace(str(self._folder.folder), "the feature folder")) from error
+            raise BagError(str(error).replace(str(self.features), "the feature folder")) from error
+        if bag.coords_um is not None and (mpp := self.mpp_of(slide_id)) is not None:
+            bag = at_scale(bag, mpp)
         if bag.coords_um is not None:
             raise BagError(
                 "The feature file gives the places of its tiles in microns, and there is no slide that states its "

@@ -214,7 +214,7 @@ def _features(asked: Asked, runs: Sequence[LoadedRun]) -> tuple[Path | None, *tu
     """The folder of feature files, or None and why there is none."""
     if asked.features is not None:
         if not asked.features.is_dir():
-            raise ConfigError(f"There is no folder of feature files {asked.features}; packs have no heatmaps.")
+            raise ConfigError(f"There is no folder or pack of features {asked.features}.")
         return (asked.features,)
     own = next((features_of(data.manifest, data.features) for run in runs if (data := _own_data(run))), None)
     if own is None:

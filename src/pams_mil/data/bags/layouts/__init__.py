@@ -61,7 +61,7 @@ def read_bag(path: Path | str, *, level0_mpp: float | None = None, verify: bool 
         bag = replace(bag, features=bag.features.astype(bag.features.dtype.newbyteorder("=")))
     if verify:
         check_values(bag, str(path))
-    return bag if level0_mpp is None else _at_scale(bag, level0_mpp)
+    return bag if level0_mpp is None else at_scale(bag, level0_mpp)
 
 
 def mark_file(path: Path) -> str:
@@ -98,7 +98,7 @@ def _refuse_unreadable(path: Path) -> None:
         raise BagError(f"{path} is empty (0 bytes); extract the slide again.")
 
 
-def _at_scale(bag: Bag, level0_mpp: float) -> Bag:
+def at_scale(bag: Bag, level0_mpp: float) -> Bag:
     """The bag with what a known level-0 resolution tells."""
     info, coords_px0, coords_um = bag.info, bag.coords_px0, bag.coords_um
     mpp, tile_px0 = info.mpp, info.tile_px0
