@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from pams_mil.arrays import Array, Bools
+from pams_mil.arrays import Array, Ints
 from pams_mil.data.exposure import COLUMN, Roles, parse_roles, roles_of_split
 from pams_mil.data.finding_labels import has_class_columns
 from pams_mil.data.tables import Columns, OnFraction, read_chunks, table_name
@@ -28,7 +27,7 @@ from pams_mil.evaluate.predictions.findings import (
     split_scores,
     with_target,
 )
-from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions, require_probabilities
+from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions, join_predictions, require_probabilities
 from pams_mil.evaluate.predictions.probability_columns import numbers, probability_columns
 from pams_mil.evaluate.predictions.sidecar import sidecar
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
@@ -84,18 +83,18 @@ def read_predictions(
     """
     source, hierarchy = source or Source(), as_hierarchy(hierarchy)
     _check_index_order(source.index_order, hierarchy)
-    collected: _Collector | None = None
+    reader: _Reader | None = None
     for piece in read_chunks(path, progress=progress):
         if not source.true and has_class_columns(piece, hierarchy, label="target"):
             piece = with_target(piece, source.slide or "slide_id", hierarchy, str(path))
-        if collected is None:
+        if reader is None:
             layout = recognize(tuple(piece), hierarchy, source, str(path))
             networks = tuple(column for column in NETWORK if column in piece and column not in source.tags)
-            collected = _Collector(layout, hierarchy, replace(source, tags=(*source.tags, *networks)), str(path))
-        collected.add(piece)
-    if collected is None or not collected.slides:
+            reader = _Reader(layout, hierarchy, replace(source, tags=(*source.tags, *networks)), str(path))
+        reader.add(piece)
+    if reader is None or not reader.parts:
         raise PredictionsError(f"{path} has a header but no rows; there is nothing to score.")
-    return replace(collected.finish(name or table_name(path)), **sidecar(path))
+    return replace(reader.finish(name or table_name(path)), **sidecar(path))
 
 
 def recognize(header: Sequence[str], hierarchy: ClassHierarchy, source: Source, where: str) -> Layout:
@@ -214,69 +213,58 @@ def _check_index_order(order: tuple[str, ...], hierarchy: ClassHierarchy) -> Non
         )
 
 
-class _Collector:
-    """Turns pieces of text into indices and numbers, keeping only what an audit needs."""
+class _Reader:
+    """Turns pieces of a table into predictions, and all pieces into those of the file."""
 
     def __init__(self, layout: Layout, hierarchy: ClassHierarchy, source: Source, where: str) -> None:
-        self.layout, self.hierarchy, self.where = layout, hierarchy, where
-        self.slides: list[str] = []
-        self.patients: list[str] = []
+        self.layout, self.hierarchy, self.source, self.where = layout, hierarchy, source, where
+        self.parts: list[Predictions] = []
         self.splits: Counter[str] = Counter()
-        self.roles: list[Roles | None] = []
-        self.exposure_known = True
         self.rules: Counter[str] = Counter()
-        self.tags: dict[str, list[str]] = {tag: [] for tag in source.tags}
-        self.labels_needed = source.labels_needed
         self.reading = reviews.Tally(hierarchy) if layout.name == reviews.LAYOUT else None
-        self._true: list[npt.NDArray[np.int64]] = []
-        self._predicted: list[npt.NDArray[np.int64]] = []
-        self._scores: list[Array] = []
-        self._sets: list[Bools] = []
-        self._findings: list[Array] = []
         self._encode = _encoder(hierarchy, source.index_order, where)
 
     def add(self, piece: Columns) -> None:
-        layout = self.layout
+        layout, hierarchy = self.layout, self.hierarchy
         # Deferred cases have no class and leave before anything is looked up.
         if self.reading is not None:
             piece = self.reading.decided(piece)
         slides = piece[layout.slide]
-        if "" in slides:
-            raise PredictionsError(self._blank(layout.slide, slides))
-        self._true.append(self._targets(piece, slides))
-        if layout.predicted is not None:
-            self._predicted.append(self._encode(piece[layout.predicted], layout.predicted, slides))
-        if layout.scores:
-            self._scores.append(self._numbers(piece, slides))
-        if self.hierarchy.findings == "several":
-            self._sets.append(present_findings(piece.get(layout.true, ()), slides, self.hierarchy, self.where))
-        if layout.findings:
-            self._findings.append(finding_probabilities(piece, layout.findings, slides, self.where))
-        if layout.patient is not None:
-            if "" in piece[layout.patient]:  # one empty patient would tie unrelated slides together
-                raise PredictionsError(self._blank(layout.patient, piece[layout.patient]))
-            self.patients.extend(piece[layout.patient])
-        self.splits.update(piece.get("split", ()))
-        self._add_roles(piece)
-        self.rules.update(piece.get(DECIDED_BY, ()))
-        self.slides.extend(slides)
-        for tag, cells in self.tags.items():
-            cells.extend(piece[tag])
-
-    def _add_roles(self, piece: Columns) -> None:
-        """The roles of each row's patient: from the column of ours, else from the column split."""
-        cells = piece.get(COLUMN)
-        known = {cell: parse_roles(cell) for cell in set(cells or ())}
-        if cells is not None and None not in known.values():
-            self.roles.extend(known[cell] for cell in cells)
+        for column in filter(None, (layout.slide, layout.patient)):
+            if "" in piece[column]:  # one empty patient would tie unrelated slides together
+                row = sum(map(len, self.parts)) + piece[column].index("") + 1
+                raise PredictionsError(f"{self.where}: row {row} has no {column}; every row needs one.")
+        if not slides:
             return
-        self.exposure_known = False
-        stated = {split: roles_of_split(split) for split in set(piece.get("split", ()))}
-        self.roles.extend(stated[split] for split in piece.get("split", ()))
+        self.splits.update(piece.get("split", ()))
+        self.rules.update(piece.get(DECIDED_BY, ()))
+        called, labels = layout.predicted, piece.get(layout.true, ())
+        roles, known = _roles(piece)
+        self.parts.append(
+            Predictions(
+                name=self.where,
+                hierarchy=hierarchy,
+                slide_ids=slides,
+                target=self._targets(piece, slides),
+                predicted=self._encode(piece[called], called, slides) if called else np.zeros(len(slides), np.int64),
+                probabilities=self._scores(piece, slides) if layout.scores else None,
+                patient_ids=None if layout.patient is None else piece[layout.patient],
+                tags={tag: piece[tag] for tag in self.source.tags},
+                layout=layout.name,
+                finding_targets=present_findings(labels, slides, hierarchy, self.where)
+                if hierarchy.findings == "several"
+                else None,
+                finding_probabilities=finding_probabilities(piece, layout.findings, slides, self.where)
+                if layout.findings
+                else None,
+                roles=roles,
+                exposure_known=known,
+            )
+        )
 
-    def _targets(self, piece: Columns, slides: list[str]) -> npt.NDArray[np.int64]:
+    def _targets(self, piece: Columns, slides: list[str]) -> Ints:
         column = self.layout.true
-        if self.labels_needed:
+        if self.source.labels_needed:
             return self._encode(piece[column], column, slides)
         targets = np.full(len(slides), -1, np.int64)
         known = [row for row, label in enumerate(piece.get(column, ())) if label]
@@ -284,52 +272,46 @@ class _Collector:
             targets[known] = self._encode([piece[column][row] for row in known], column, [slides[row] for row in known])
         return targets
 
-    def _blank(self, column: str, cells: list[str]) -> str:
-        return f"{self.where}: row {len(self.slides) + cells.index('') + 1} has no {column}; every row needs one."
-
-    def _numbers(self, piece: Columns, slides: list[str]) -> Array:
+    def _scores(self, piece: Columns, slides: list[str]) -> Array:
         order = np.argsort([self.hierarchy.index(label) for label in self.layout.classes])
         scores = numbers(piece, [self.layout.scores[place] for place in order], self.where)
         require_probabilities(scores, slides, self.where)
         return scores
 
-    def _known_roles(self) -> list[Roles] | None:
-        roles = [one for one in self.roles if one is not None]
-        if len(roles) < len(self.slides) or not (self.exposure_known or any(roles)):
-            return None
-        return roles
-
     def finish(self, name: str) -> Predictions:
-        seeds = self.tags.get("seed") or [""] * len(self.slides)
-        twice = [slide for (slide, _), times in Counter(zip(self.slides, seeds, strict=True)).items() if times > 1]
+        whole = join_predictions(name, self.parts)
+        seeds = whole.seeds or [""] * len(whole)
+        twice = [slide for (slide, _), times in Counter(zip(whole.slide_ids, seeds, strict=True)).items() if times > 1]
         if twice:
             raise PredictionsError(
                 f"{self.where}: {len(twice)} slide ids appear more than once: {listing(twice, most=5)}. "
                 "Every slide must be predicted once per seed: add a column 'seed', or put seeds in files of their own."
             )
-        scores = np.concatenate(self._scores) if self._scores else None
-        findings = np.concatenate(self._findings) if self._findings else None
+        scores, findings = whole.probabilities, whole.finding_probabilities
         if scores is None and findings is not None:
             scores, findings = split_scores(findings, self.hierarchy)
-        predicted = np.concatenate(self._predicted) if self._predicted else np.empty(0, np.int64)
-        result = Predictions(
-            name=name,
-            hierarchy=self.hierarchy,
-            slide_ids=self.slides,
-            target=np.concatenate(self._true),
-            predicted=predicted if scores is None or self._predicted else scores.argmax(1).astype(np.int64),
+        called = None if self.layout.predicted or scores is None else scores.argmax(1).astype(np.int64)
+        whole = replace(
+            whole,
+            predicted=whole.predicted if called is None else called,
             probabilities=scores,
-            patient_ids=self.patients or None,
-            tags=self.tags,
-            layout=self.layout.name,
-            decided_by=next(iter(self.rules)) if len(self.rules) == 1 else "",
-            finding_targets=np.concatenate(self._sets) if self._sets else None,
             finding_probabilities=findings,
-            roles=self._known_roles(),
-            exposure_known=self.exposure_known,
+            decided_by=next(iter(self.rules)) if len(self.rules) == 1 else "",
+            # What splits say counts where it says that anybody was seen.
+            roles=whole.roles if whole.exposure_known or any(whole.roles or ()) else None,
         )
         notes = () if self.reading is None else self.reading.notes()
-        return replace(result, notes=(*notes, *_notes(result, self.splits, self.rules)))
+        return replace(whole, notes=(*notes, *_notes(whole, self.splits, self.rules)))
+
+
+def _roles(piece: Columns) -> tuple[list[Roles] | None, bool]:
+    """The roles of each row's patient and whether they are known: by our own column, or only by the column split."""
+    cells, splits = piece.get(COLUMN), piece.get("split")
+    known = {cell: roles for cell in set(cells or ()) if (roles := parse_roles(cell)) is not None}
+    if cells is not None and len(known) == len(set(cells)):
+        return [known[cell] for cell in cells], True
+    stated = {split: roles_of_split(split) for split in set(splits or ())}
+    return None if splits is None else [stated[split] for split in splits], False
 
 
 def _notes(predictions: Predictions, splits: Counter[str], rules: Counter[str]) -> tuple[str, ...]:
@@ -349,7 +331,7 @@ def _notes(predictions: Predictions, splits: Counter[str], rules: Counter[str]) 
 
 def _encoder(
     hierarchy: ClassHierarchy, order: tuple[str, ...], where: str
-) -> Callable[[list[str], str, list[str]], npt.NDArray[np.int64]]:
+) -> Callable[[list[str], str, list[str]], Ints]:
     """Text to class index, with each distinct spelling looked up once."""
     known: dict[str, int] = {}
 
@@ -370,7 +352,7 @@ def _encoder(
                 f"order with --index-order, e.g. --index-order {','.join(hierarchy.names())}"
             ) from None
 
-    def encode(labels: list[str], column: str, slides: list[str]) -> npt.NDArray[np.int64]:
+    def encode(labels: list[str], column: str, slides: list[str]) -> Ints:
         for label in set(labels) - known.keys():
             try:
                 known[label] = look_up(label)
