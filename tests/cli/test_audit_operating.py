@@ -78,5 +78,5 @@ def test_little_to_draw_is_drawn_and_said_in_words(tmp_path, kind):
         assert scores["urgency_auc"] is None  # all slides are equally urgent
     elif kind == "all right":
         assert scores["urgency_auc"] == 1
-        assert scores["missed_at"]["0.1"] == 0
+        assert scores["missed_at_10"] == 0
     assert TREE.num_classes() == len(scores["classes"])

@@ -123,17 +123,6 @@ class Contrast:
         interval = "" if math.isnan(low) else f", 95 % interval{family} {low:+.1f} to {high:+.1f}"
         return f"{100 * self.difference:+.1f} points{interval}{self.p_words}"
 
-    def reversed(self) -> Contrast:
-        """Reference − candidate: the same comparison from the other side."""
-        flip = [
-            None if pair is None else (0 - pair[1], 0 - pair[0]) for pair in (self.interval, self.adjusted_interval)
-        ]
-        return replace(
-            self, estimate=0 - self.estimate, interval=flip[0] or UNKNOWN, adjusted_interval=flip[1],
-            reference=self.candidate, candidate=self.reference, seeds=self.reference_seeds, reference_seeds=self.seeds,
-            samples=None if self.samples is None else -self.samples,
-        )  # fmt: skip
-
     def adjusted(self, p: float | None, family: int) -> Contrast:
         """The same as one of `family` comparisons, with p corrected for them and the interval that goes with it."""
         if family < 2:

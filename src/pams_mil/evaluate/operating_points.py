@@ -11,7 +11,7 @@ from pams_mil.arrays import Array, Ints
 from pams_mil.atomic import plain
 from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.inference import Networks
-from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, MISSES, PARTIAL
+from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS
 from pams_mil.metrics.operating import (
     NetBenefit,
     OperatingCurve,
@@ -44,16 +44,13 @@ class OperatingPoints:
     """What one method can do at one level, over all operating points.
 
     `curve` is that of the network; of several networks it is their mean at equal false alarms and its κ are NaN.
-    `decided` is (missed, false alarms) of the calls in the file, `at_kappa` the same at a cost ratio κ.
+    `argmax` is (missed, false alarms) of the most probable classes (κ = 1).
     """
 
-    level: str
-    n: int
     networks: int
     curve: OperatingCurve
     band: Band | None
-    decided: tuple[float, float]
-    at_kappa: dict[float, tuple[float, float]]
+    argmax: tuple[float, float]
     scores: dict[str, Contrast]
     normalized_cost: Array
     net_benefit: list[NetBenefit]
@@ -65,33 +62,17 @@ class OperatingPoints:
         """Misses at FALSE_ALARMS."""
         return {share: self.scores[f"missed_at_{100 * share:.0f}"] for share in FALSE_ALARMS}
 
-    @property
-    def false_alarms_at(self) -> dict[float, Contrast]:
-        """False alarms at MISSES."""
-        return {share: self.scores[f"false_alarms_at_{100 * share:.0f}"] for share in MISSES}
-
     def to_json(self) -> dict[str, Any]:
-        """What `pams audit --json` adds to a level."""
+        """What `pams audit --json` adds to the scores of a level."""
         return {
-            "urgency_auc": self.scores["urgency_auc"].estimate,
-            "urgency_auc_ci": list(self.scores["urgency_auc"].interval),
-            "severity_auc": self.scores["severity_auc"].estimate,
-            "severity_auc_ci": list(self.scores["severity_auc"].interval),
-            "partial_urgency_auc": {"max_false_alarms": PARTIAL, **self.scores["partial_urgency_auc"].to_json()},
-            "missed_at": {f"{share:g}": point.estimate for share, point in self.missed_at.items()},
-            "missed_at_ci": {f"{share:g}": list(point.interval) for share, point in self.missed_at.items()},
-            "false_alarms_at": {f"{share:g}": point.estimate for share, point in self.false_alarms_at.items()},
-            "false_alarms_at_ci": {f"{share:g}": list(point.interval) for share, point in self.false_alarms_at.items()},
             "curve": plain(thinned(self.curve)),
             "curve_points": len(self.curve.kappa),
             "networks": self.networks,
-            "argmax": dict(zip(("missed", "false_alarms"), self.at_kappa[1.0], strict=True)),
-            "decided": dict(zip(("missed", "false_alarms"), self.decided, strict=True)),
+            "argmax": dict(zip(("missed", "false_alarms"), self.argmax, strict=True)),
             "normalized_cost": {f"{k:g}": float(v) for k, v in zip(KAPPAS, self.normalized_cost, strict=True)},
             "net_benefit": [{**plain(point), "kappa": list(KAPPAS)} for point in self.net_benefit],
             "boundary_calibration": plain(self.calibration),
             "worklist_c_index": self.worklist,
-            **{key: self.scores[key].estimate for key in ("nll", "brier", "rps")},
         }
 
 
@@ -103,13 +84,10 @@ def operating_points(networks: Networks, scores: dict[str, Contrast], band: Band
     shares = class_shares(target, np.ones(len(target)), ranks)
     p, costs = OrderedProbabilities(slides.scores), [scores[f"cost_at_{kappa:g}"].estimate for kappa in KAPPAS]
     return OperatingPoints(
-        level=hierarchy.level_names[hierarchy.level(level)],
-        n=len(target),
         networks=sum(map(len, networks.networks)),
         curve=curve_of(networks),
         band=band,
-        decided=rates_of(ranks[slides.called], ranks[target]),
-        at_kappa={kappa: rates_of(slides.path.ranks[slides.path.calls(kappa)], ranks[target]) for kappa in KAPPAS},
+        argmax=rates_of(slides.path.ranks[slides.path.calls(1.0)], ranks[target]),
         scores=scores,
         normalized_cost=normalized_cost(costs, shares, KAPPAS),
         net_benefit=net_benefit(target, p, hierarchy, KAPPAS, level),

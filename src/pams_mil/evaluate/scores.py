@@ -20,7 +20,7 @@ from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics import reduce
 from pams_mil.metrics.confusion import count_cells
 from pams_mil.metrics.finding_sets import finding_metrics
-from pams_mil.metrics.metric import LABEL_METRICS, METRICS, metrics_for, own_metrics
+from pams_mil.metrics.metric import METRICS, metrics_for
 from pams_mil.metrics.probability import (
     OrderedProbabilities,
     calibration_error,
@@ -74,13 +74,11 @@ class LevelScores:
         return int(self.confusion.sum() - self.confusion.trace())
 
     def to_json(self) -> dict[str, Any]:
-        """The stable JSON form; AsMC without errors is null beside `no_errors`."""
-        keys = ("auc", *(metric.key for metric in LABEL_METRICS), *(key for key in own_metrics() if key in self.values))
-        values: dict[str, Any] = {key: self.values[key] for key in keys}
-        if values["severe_errors"].is_integer():  # of several seeds it is a mean
-            values["severe_errors"] = int(values["severe_errors"])
+        """Every metric by its key; AsMC without errors is null beside `no_errors`."""
+        severe = self.values["severe_errors"]
         return {
-            **values,
+            **self.values,
+            "severe_errors": int(severe) if severe.is_integer() else severe,  # of several seeds it is a mean
             "n": self.n,
             "errors": self.errors,
             "no_errors": self.errors == 0,
@@ -97,7 +95,7 @@ class LevelScores:
             "confusion": self.confusion.tolist(),
             "ci": {metric: list(pair) for metric, pair in self.intervals.items()},
             "too_small_for_a_curve": list(self.left_out),
-            **(dict.fromkeys(("urgency_auc", "missed_at", "curve")) if self.points is None else self.points.to_json()),
+            **({"curve": None} if self.points is None else self.points.to_json()),
         }
 
 
