@@ -59,7 +59,8 @@ class Verb(TyperCommand):
 
         def parse_once(args: list[str]) -> Any:
             result = parse(args=args)
-            for one, times in Counter(result[2]).items():
+            order: list[Any] = result[2]
+            for one, times in Counter(order).items():
                 if times > 1 and not (one.param_type_name == "argument" or one.multiple or one.is_flag):
                     raise ConfigError(f"{one.opts[0]} is given {counted(times, 'time')}; expected it once.")
             return result
