@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize
 from tests.reference import calibration as reference
 
+from pams_mil.atomic import plain
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate.decisions.debias import TrainingBias, msce_posterior
 from pams_mil.evaluate.decisions.decide import least_risk, most_probable, redecide
@@ -195,7 +196,7 @@ def test_strengths_reach_from_nothing_to_all():
     np.testing.assert_allclose(bias.remove(p, msce=0, remix=0), p, atol=1e-12)
     once = TrainingBias(severity=bias.severity).remove(p)
     np.testing.assert_allclose(bias.remove(p), TrainingBias(drift=bias.drift).remove(once), atol=1e-12)
-    again = TrainingBias.from_json(bias.to_json())
+    again = TrainingBias.from_json(plain(bias))
     np.testing.assert_array_equal(again.remove(p), bias.remove(p))
     np.testing.assert_allclose(TrainingBias().remove(p), p, atol=1e-12)
     assert (TrainingBias().describe(), bias.describe()) == ("nothing", "MSCE and the class drift of the remix")

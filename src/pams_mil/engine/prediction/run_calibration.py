@@ -45,7 +45,7 @@ class CalibratedLevel:
         """Plain values."""
         after = None if self.after is None else dict(self.after)
         scores = {"before": dict(self.before), "after": after}
-        return {**self.calibration.to_json(), "slides": dict(self.slides), "scores": scores}
+        return {**atomic.plain(self.calibration), "slides": dict(self.slides), "scores": scores}
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ class RunCalibration:
     @property
     def identity(self) -> str:
         """32 hex digits of what is applied, whoever fitted it and when."""
-        return digest({level.name: level.calibration.to_json() for level in self.levels})
+        return digest(atomic.plain({level.name: level.calibration for level in self.levels}))
 
     def write(self, folder: Path) -> Path:
         """Write `calibration.json` into a run folder."""

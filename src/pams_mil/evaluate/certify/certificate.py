@@ -9,7 +9,7 @@ import html
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -187,27 +187,20 @@ class Certificate:
         """The stable JSON form, with a digest of all the rest."""
         lead = self.leading
         content = {
-            "kappa": self.kappa,
+            **{name: getattr(self, name) for name in (*_PLAIN, *_VALUES)},
             "kappa_in_words": self.words,
             "meaning": self.meaning,
             "guarantee": "mean" if self.guarantee.confidence is None else self.guarantee.confidence,
             "delta": None if self.guarantee.confidence is None else self.guarantee.delta,
             "alpha": lead.alpha,
             "smallest_alpha": lead.smallest_alpha,
-            "spread": asdict(lead.spread),
-            "bounds": [asdict(bound) for bound in self.bounds],
-            "kappa_low": self.kappa_low,
-            "own_call": asdict(self.own_call),
-            "certified_call": asdict(self.certified_call),
-            "boundaries": [asdict(limit) for limit in self.boundaries],
+            "spread": lead.spread,
             "is_guarantee": not self.reservations,
-            **{name: getattr(self, name) for name in _PLAIN},
-            "exposure": self.exposure.to_json(),
             "classes": {"digest": self.hierarchy.digest, **hierarchy_to_json(self.hierarchy)},
-            "calibration": {"digest": self.calibration, "breakpoints": self.breakpoints.tolist()},
+            "calibration": {"digest": self.calibration, "breakpoints": self.breakpoints},
             "pams_version": __version__,
         }
-        return sealed(_infinity_as_text(content), FORMAT, VERSION)
+        return sealed(_infinity_as_text(atomic.plain(content)), FORMAT, VERSION)
 
     @cached_property
     def digest(self) -> str:
@@ -289,12 +282,13 @@ def kappa_in_words(kappa: float, hierarchy: ClassHierarchy) -> str:
 
 _PLAIN = ("unit", "n", "slides", "review", "reservations", "notes", "weights", "prevalence", "created")
 """Fields that the file has as they are."""
+_VALUES = ("kappa", "bounds", "kappa_low", "own_call", "certified_call", "boundaries", "exposure")
 
 
 def _infinity_as_text(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _infinity_as_text(of) for key, of in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list):
         return [_infinity_as_text(of) for of in value]
     return "inf" if value == math.inf else value
 

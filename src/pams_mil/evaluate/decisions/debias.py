@@ -132,17 +132,9 @@ class TrainingBias:
             parts.append("the class drift of the remix")
         return " and ".join(parts) or "nothing"
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "severity": None if self.severity is None else self.severity.tolist(),
-            "detach_weight": self.detach_weight,
-            "drift": None if self.drift is None else self.drift.tolist(),
-        }
-
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> TrainingBias:
-        """What `to_json` was given."""
+        """What a file has of it."""
         severity, drift = content["severity"], content["drift"]
         return cls(
             severity=None if severity is None else np.asarray(severity, dtype=np.float64),

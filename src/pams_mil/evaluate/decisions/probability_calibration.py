@@ -54,7 +54,7 @@ class ProbabilityCalibration:
     """The fitted numbers of one level; call it with probabilities [n, c] to get calibrated ones.
 
     Attributes:
-        num_classes: c.
+        classes: c.
         temperature: T; above 1 the network was too sure, below 1 not sure enough.
         strengths: "msce" (σ) and "remix" (τ), as far as the run has them.
         bias: What is known about training at this level.
@@ -64,14 +64,14 @@ class ProbabilityCalibration:
     [[0.1, 0.9]]
     """
 
-    num_classes: int
+    classes: int
     temperature: float
     strengths: Mapping[str, float] = field(default_factory=dict)
     bias: TrainingBias = field(default_factory=TrainingBias)
 
     def __call__(self, probabilities: npt.ArrayLike) -> Array:
         """Calibrated probabilities, [n, c] -> [n, c]."""
-        p = check_probabilities(probabilities, self.num_classes)
+        p = check_probabilities(probabilities, self.classes)
         corrections = self.bias.corrections(p) if self.strengths else {}
         logits = logarithm(p) + sum(strength * corrections[name] for name, strength in self.strengths.items())
         calibrated: Array = softmax(logits / self.temperature, axis=1)
@@ -83,20 +83,11 @@ class ProbabilityCalibration:
         strengths = [f"{symbols[name]} = {strength:.2f} ({name})" for name, strength in self.strengths.items()]
         return "; ".join([f"T = {self.temperature:.3g}", *strengths])
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "classes": self.num_classes,
-            "temperature": self.temperature,
-            "strengths": dict(self.strengths),
-            "bias": self.bias.to_json(),
-        }
-
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> ProbabilityCalibration:
-        """What `to_json` wrote."""
+        """What a file has of it."""
         return cls(
-            num_classes=int(content["classes"]),
+            classes=int(content["classes"]),
             temperature=float(content["temperature"]),
             strengths={str(name): float(value) for name, value in content["strengths"].items()},
             bias=TrainingBias.from_json(content["bias"]),
