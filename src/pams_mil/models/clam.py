@@ -84,17 +84,15 @@ class ClamSB(MILModel):
         if not 0 <= dropout < 1:
             raise ParameterError(f"dropout must be in [0, 1), found {dropout!r}.")
         self.instance_weight, self.instance_samples, self.subtyping = instance_weight, instance_samples, subtyping
+        # How many attentions there are, one per class where every class has its vector; None: one for all classes.
+        self.branches = self.num_classes if self.own_head else None
+        self.vector_features = (self.branches or 1) * self.embedding_features
         self.projection = Projection(self.in_features, self.embedding_features)
         self.dropout = nn.Dropout(dropout)
         self.scores = AttentionScores(
             self.embedding_features, attention_features, dropout=dropout, branches=self.branches
         )
         self.instance_heads = nn.ModuleList(nn.Linear(self.embedding_features, 2) for _ in range(self.num_classes))
-
-    @property
-    def branches(self) -> int | None:
-        """How many attentions there are; None: one for all classes."""
-        return None
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Attention-pooled vectors [b, e], and in training the instance loss of the same pass."""
@@ -166,16 +164,6 @@ class ClamMB(ClamSB):
         **{theirs: ours for theirs, ours in ClamSB.published_keys.items() if not theirs.startswith("classifiers")},
         r"classifiers\.(\d+)\.(weight|bias)": r"head.\1.\2",
     }
-
-    @property
-    def branches(self) -> int | None:
-        """One attention per class."""
-        return self.num_classes
-
-    @property
-    def vector_features(self) -> int:
-        """One vector per class."""
-        return self.num_classes * self.embedding_features
 
     @staticmethod
     def merge_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -106,16 +106,15 @@ class DTFD(MILModel):
             )
         self.pseudo_bags, self.splits, self.distillation = pseudo_bags, splits, distillation
         self.per_group, self.cam_class, self.tier2_gradient = instances_per_pseudo_bag, cam_class, tier2_gradient
+        self.ranks_instances, self.graph_partitions = distillation != "afs", splits
+        if self.ranks_instances:
+            # Rows are chosen one pseudo-bag at a time, which a graph of any n cannot hold.
+            self.graph_refusal = f"DTFD's distillation {distillation!r} ranks instances; only 'afs' does not"
         self.projection = Projection(self.in_features, self.embedding_features, bias=False)
         self.residual = nn.Sequential(*(ResidualBlock(self.embedding_features) for _ in range(residual_blocks)))
         self.tier1_scores = AttentionScores(self.embedding_features, attention_features)
         self.tier1_head = make_head(widths.get("head", "linear"), self.embedding_features, self.num_classes)
         self.tier2_scores = AttentionScores(self.embedding_features, attention_features)
-
-    @property
-    def ranks_instances(self) -> bool:
-        """Whether instances are ranked by the tier-1 head."""
-        return self.distillation != "afs"
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Tier-2 vectors [r * b, e] and tier-1 vectors [r * g, e] of all pseudo-bags."""
@@ -134,18 +133,6 @@ class DTFD(MILModel):
             tier1_bag=joined(owners),
             repeats=repeats,
         )
-
-    @property
-    def graph_refusal(self) -> str:
-        """Ranking inside pseudo-bags chooses rows one pseudo-bag at a time, which a graph of any n cannot hold."""
-        if not self.ranks_instances:
-            return ""
-        return f"DTFD's distillation {self.distillation!r} ranks instances; only 'afs' does not"
-
-    @property
-    def graph_partitions(self) -> int:
-        """All partitions that evaluation averages over."""
-        return self.splits
 
     def trace(self, features: Tensor, groups: Tensor | None = None) -> Embedded:
         """Tier-2 vectors [r, e] for given partitions [r, n]; a pseudo-bag without instances has no weight."""

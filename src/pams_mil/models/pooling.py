@@ -48,14 +48,11 @@ class MeanPool(_Pooled):
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Mean vectors [b, e]."""
-        weights = None
-        if attention:
-            weights = torch.cat([torch.full((n,), 1 / n, device=batch.features.device) for n in batch.sizes])
         if torch.is_grad_enabled() or len(batch.features) <= CHUNK_ROWS:
             means = [rows.mean(0) for rows in batch.split(self.projection(batch.features))]
         else:
             means = [self.projection.mean(bag) for bag in batch.bags()]
-        return Embedded(torch.stack(means), weights)
+        return Embedded(torch.stack(means), _even(batch) if attention else None)
 
 
 class MaxPool(_Pooled):
@@ -108,10 +105,12 @@ class LinearProbe(MILModel):
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """The vectors [b, e]."""
         means = torch.stack([self._mean(bag) for bag in batch.bags()])
-        weights = None
-        if attention:
-            weights = torch.cat([torch.full((n,), 1 / n, device=means.device) for n in batch.sizes])
-        return Embedded(means if self.hidden is None else self.hidden(means), weights)
+        return Embedded(means if self.hidden is None else self.hidden(means), _even(batch) if attention else None)
 
     def _mean(self, bag: Tensor) -> Tensor:
         return at_least_float32(bag).mean(0).to(self.precision.dtype)
+
+
+def _even(batch: BagBatch) -> Tensor:
+    """Attention 1/n of every instance."""
+    return torch.cat([torch.full((n,), 1 / n, device=batch.features.device) for n in batch.sizes])

@@ -75,19 +75,10 @@ class Priority(MILModel):
             self.head.bias[: self.chain.boundaries] = steps.log()
         if pooling == "attention":
             self.scores = AttentionScores(self.embedding_features, attention_features, branches=self.chain.questions)
+            self.vector_features = self.chain.questions * self.embedding_features
         if pooling == "smooth_max":
             self.smooth_max = SmoothMax(self.chain.scores)
-
-    @property
-    def vector_features(self) -> int:
-        """One vector per question, the mean vector, or the scores themselves."""
-        widths = {"attention": self.chain.questions * self.embedding_features, "smooth_max": self.chain.scores}
-        return widths.get(self.pooling, self.embedding_features)
-
-    @property
-    def judges_instances(self) -> bool:
-        """With a smooth maximum of scores, every instance has its own."""
-        return self.pooling == "smooth_max"
+            self.vector_features, self.judges_instances = self.chain.scores, True
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """What the questions are answered from: a vector per question, the mean vector, or the scores themselves."""

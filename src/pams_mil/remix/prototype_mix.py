@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -61,10 +61,8 @@ class ReMix(CheckedFields):
     reduced: bool = False
     """Train on the prototypes alone, as its authors do, instead of adding to the slide's rows."""
 
-    @property
-    def partner(self) -> PartnerRule:
-        """A slide of the same class, possibly the same slide; the label stays."""
-        return "same_class"
+    partner: ClassVar[PartnerRule] = "same_class"
+    """A slide of the same class, possibly the same slide; the label stays."""
 
     def reduce(self, bag: Tensor, generator: torch.Generator) -> ReducedBag:
         """Prototypes and shift bank of a slide."""

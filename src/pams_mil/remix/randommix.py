@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,10 +31,8 @@ class NoRemix:
     torch.Size([2, 3])
     """
 
-    @property
-    def partner(self) -> PartnerRule:
-        """Irrelevant: the partner is not used."""
-        return "keep_label"
+    partner: ClassVar[PartnerRule] = "keep_label"
+    """Irrelevant: the partner is not used."""
 
     def __call__(self, a: Tensor, b: Tensor, generator: torch.Generator) -> Mixed:
         """A copy of `a`."""
@@ -55,10 +53,8 @@ class RandomMix(CheckedFields):
     tau: Annotated[float, Within(at_least=0, at_most=100)] = 10.0
     """τ, the share of Z_a in percent."""
 
-    @property
-    def partner(self) -> PartnerRule:
-        """Z_a must be strictly more urgent than Z_b."""
-        return "keep_label"
+    partner: ClassVar[PartnerRule] = "keep_label"
+    """Z_a must be strictly more urgent than Z_b."""
 
     def count(self, rows: int) -> int:
         """How many rows of a bag of `rows` are drawn.

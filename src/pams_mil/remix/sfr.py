@@ -14,7 +14,7 @@ The chosen clusters may leave behind the few rows that show the label, the more 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -48,14 +48,12 @@ class SFR(CheckedFields):
     selection: Selection = "clusters"
     """Which rows of Z_a are taken: those of k clusters (Algorithm 1), or all."""
 
+    partner: ClassVar[PartnerRule] = "keep_label"
+    """Z_a keeps its label; Z_b is less urgent, or of the same class."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require_count("top_k", self.top_k, at_least=1, at_most=self.clusters)
-
-    @property
-    def partner(self) -> PartnerRule:
-        """Z_a keeps its label; Z_b is less urgent, or of the same class."""
-        return "keep_label"
 
     def __call__(self, a: Tensor, b: Tensor, generator: torch.Generator) -> Mixed:
         """Z_{a+b}: all rows of b, then the chosen rows of a in their original order."""

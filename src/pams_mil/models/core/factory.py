@@ -82,7 +82,8 @@ class AdaptedModel(MILModel):
         name = _name(type(self).factory)
         if head != "linear":
             raise ConfigError(f"{name} gives logits, so there is no vector to put {head} heads on; use another method.")
-        self.in_features, self.num_classes, self.embedding_features = in_features, num_classes, num_classes
+        self.in_features, self.num_classes = in_features, num_classes
+        self.embedding_features = self.vector_features = num_classes
         self.tier1_head = None
         width, classes = _size_names(type(self).factory)
         own = {key: one for key, one in inspect.signature(type(self).factory).parameters.items() if _is_required(one)}

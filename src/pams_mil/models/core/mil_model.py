@@ -106,6 +106,14 @@ class MILModel(nn.Module, ABC):
     Not where the model draws from torch's generator (dropout), which is seeded for every bag, and not where it
     would gain nothing.
     """
+    ranks_instances: bool = False
+    """Whether `embed` needs a tier-1 head."""
+    judges_instances: bool = False
+    """Whether a bag's answer is composed of answers of its instances, so that each has one of its own."""
+    graph_refusal: str = ""
+    """Why no graph of this model can be written, as the end of a sentence; empty when one can."""
+    graph_partitions: int = 0
+    """How many partitions into pseudo-bags a graph of this model takes besides the features."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Show the parameters of this class in the signature of a subclass that takes them as `**widths`."""
@@ -128,33 +136,10 @@ class MILModel(nn.Module, ABC):
         self.in_features = in_features
         self.num_classes = num_classes
         self.embedding_features = embedding_features
+        # Of what `embed` returns for a bag; more where several vectors stand side by side.
+        self.vector_features = embedding_features
         self.head: Head = make_head(head, embedding_features, num_classes)
         self.tier1_head: Head | None = None
-
-    @property
-    def vector_features(self) -> int:
-        """Width of what `embed` returns for a bag: e, or more where several vectors stand side by side."""
-        return self.embedding_features
-
-    @property
-    def ranks_instances(self) -> bool:
-        """Whether `embed` needs a tier-1 head."""
-        return False
-
-    @property
-    def judges_instances(self) -> bool:
-        """Whether a bag's answer is composed of answers of its instances, so that each has one of its own."""
-        return False
-
-    @property
-    def graph_refusal(self) -> str:
-        """Why no graph of this model can be written, as the end of a sentence; empty when one can."""
-        return ""
-
-    @property
-    def graph_partitions(self) -> int:
-        """How many partitions into pseudo-bags a graph of this model takes besides the features."""
-        return 0
 
     def trace(self, features: Tensor, groups: Tensor | None = None) -> Embedded:
         """Vectors of one bag [n, d] while a graph is traced, in operations that hold for every n.

@@ -92,6 +92,12 @@ def _decomposes(s: Tensor) -> bool:
 def pseudo_inverse_apply(a: Tensor, c: Tensor, y: Tensor, *, steps: int = 6, transpose: bool = False) -> Tensor:
     """Z Y, or Z^T Y, for the iterate Z after `steps` steps from A^T / c.
 
+    A matrix whose columns sum to 1 and that is its own inverse:
+
+    >>> a = torch.tensor([[[0.0, 1.0], [1.0, 0.0]]])
+    >>> pseudo_inverse_apply(a, torch.ones(()), torch.tensor([[[3.0], [5.0]]])).flatten().tolist()
+    [5.0, 3.0]
+
     Args:
         a: A, [b, m, m]
         c: positive scale of the start, a scalar or [b, 1, 1].

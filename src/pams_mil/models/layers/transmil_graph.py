@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pams_mil.models.layers.nystrom_kernels import reference_inverse_factor
+from pams_mil.models.layers.nystrom_kernels import pseudo_inverse_apply
 
 if TYPE_CHECKING:
     from pams_mil.models.layers.nystrom import NystromAttention
@@ -119,22 +119,7 @@ def attend_plainly(attention: NystromAttention, tokens: Tensor) -> Tensor:
     a3 = (q_mean @ k.transpose(-1, -2)).softmax(-1)
     taps = attention.taps[:, None, :, None]
     near = functional.conv2d(v[None], taps, padding=(taps.shape[2] // 2, 0), groups=heads)[0]
-    mixed = a1 @ apply_inverse(a2, a3 @ v, steps=attention.pinv_steps) + near
+    # Rows of A2 sum to 1, so the scale of its start is the largest column sum of any head.
+    mixed = a1 @ pseudo_inverse_apply(a2, a2.sum(-2).amax(), a3 @ v, steps=attention.pinv_steps) + near
     attended: Tensor = attention.out(mixed.transpose(0, 1).reshape(-1, heads * width))
     return attended[count_up(n) + pad]
-
-
-def apply_inverse(a: Tensor, y: Tensor, *, steps: int) -> Tensor:
-    """Z Y for the iterate Z after `steps` steps from A^T / c, c the largest column sum; see `pseudo_inverse`.
-
-    A matrix whose columns sum to 1 and that is its own inverse:
-
-    >>> a = torch.tensor([[[0.0, 1.0], [1.0, 0.0]]])
-    >>> apply_inverse(a, torch.tensor([[[3.0], [5.0]]]), steps=6).flatten().tolist()
-    [5.0, 3.0]
-    """
-    # Rows of A sum to 1, so c is the largest column sum of any head; each factor of S takes one root of it.
-    shrink = a.sum(-2).amax().rsqrt()
-    root = a * shrink
-    factored = reference_inverse_factor(root @ root.transpose(-1, -2), y, steps)
-    return root.transpose(-1, -2) @ factored * shrink
