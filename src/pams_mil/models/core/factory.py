@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import NoneType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -46,6 +47,7 @@ CLASSES_NAMES = (
     "out_size", "output_size", "n_out", "out", "classes", "c",
 )  # fmt: skip
 """Parameters that mean the number of classes."""
+_SIZES = ("in_features", "num_classes")
 _SHAPE_NAME = "in_shape"
 """torchmil's name of the width, a tuple there."""
 _ATTENTION_FLAGS = ("return_attention", "return_att", "attention")
@@ -86,8 +88,8 @@ class AdaptedModel(MILModel):
         self.embedding_features = self.vector_features = num_classes
         self.tier1_head = None
         width, classes = _size_names(type(self).factory)
-        own = {key: one for key, one in inspect.signature(type(self).factory).parameters.items() if _is_required(one)}
-        missing = [key for key in own if key not in (width, classes) and options.get(key) is None]
+        needed = [key for key, one in inspect.signature(type(self)).parameters.items() if one.default is one.empty]
+        missing = [key for key in needed if key not in _SIZES and options.get(key) is None]
         if missing:
             raise ConfigError(f"{name} needs the option {listing(missing)}: set it with model.{missing[0]}=VALUE.")
         sizes: dict[str, Any] = {width: (in_features,) if width == _SHAPE_NAME else in_features}
@@ -142,7 +144,8 @@ class AdaptedModel(MILModel):
             except Exception as error:  # whatever someone's code raises of a bag that it does not take
                 if isinstance(error, PamsError) or is_out_of_memory(error):
                     raise
-                place = traceback.extract_tb(error.__traceback__)[-1]
+                frames = traceback.extract_tb(error.__traceback__)
+                place = [one for one in frames if not one.filename.startswith(str(Path(torch.__file__).parent))][-1]
                 raise ModelInputError(
                     f"{_name(type(self).factory)} fails on {f'slide {key!r}' if key else f'bag {index}'}, "
                     f"{list(bag.shape)}: {first_line(error)} ({Path(place.filename).name}, line {place.lineno})."
@@ -240,18 +243,13 @@ def adapt(kind: Any) -> type[MILModel]:
         if parameter.name not in sizes
         and parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         # A default that no file of settings can hold stays the module's own.
-        and (parameter.default is inspect.Parameter.empty or _is_plain(parameter.default))
+        and (parameter.default is parameter.empty or isinstance(parameter.default, (bool, int, float, str, NoneType)))
     ]
-    own_names = {parameter.name for parameter in own}
-    fixed = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
-        for name in ("in_features", "num_classes")
-        if name not in own_names
-    ]
-    head = [] if "head" in own_names else [inspect.Parameter("head", inspect.Parameter.KEYWORD_ONLY, default="linear")]
+    ours = {"head": inspect.Parameter("head", inspect.Parameter.KEYWORD_ONLY, default="linear")}
+    ours |= {name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in _SIZES}
     members = {
         "factory": staticmethod(kind),
-        "__signature__": inspect.Signature([*fixed, *own, *head]),
+        "__signature__": inspect.Signature([*(ours | {parameter.name: parameter for parameter in own}).values()]),
         "__doc__": kind.__doc__ or f"{_name(kind)}, run bag by bag.",
         "__module__": kind.__module__,
     }
@@ -347,15 +345,6 @@ def untouched(module: nn.Module) -> Iterator[None]:
             submodule.training = mode
 
 
-def _is_required(parameter: inspect.Parameter) -> bool:
-    named = parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return named and parameter.default is inspect.Parameter.empty
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, float, str))
-
-
 def _name(kind: Any) -> str:
     return str(getattr(kind, "__name__", type(kind).__name__))
 
@@ -390,4 +379,4 @@ def model_options(kind: Any) -> tuple[str, ...] | None:
     parameters = inspect.signature(kind).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return None
-    return tuple(name for name in parameters if name not in ("in_features", "num_classes"))
+    return tuple(name for name in parameters if name not in _SIZES)

@@ -107,10 +107,11 @@ def pseudo_inverse_apply(a: Tensor, c: Tensor, y: Tensor, *, steps: int = 6, tra
     """
     # Z = (A^T / c) g(S): one root of 1 / c goes with A, which makes S = root root^T, the other comes last.
     root = a * c.rsqrt()
-    s = root @ root.mT
+    turned = root.transpose(-1, -2)  # not `mT`, which an ONNX graph does not have
+    s = root @ turned
     if transpose:
         return inverse_factor(s, root @ y, steps=steps) * c.rsqrt()
-    return root.mT @ inverse_factor(s, y, steps=steps) * c.rsqrt()
+    return turned @ inverse_factor(s, y, steps=steps) * c.rsqrt()
 
 
 def reference_inverse_factor(s: Tensor, y: Tensor, steps: int) -> Tensor:
