@@ -11,23 +11,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Unpack
 
-import torch
-from torch import Tensor
-
 from pams_mil.errors import require_counts
 from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.heads import Head
 from pams_mil.models.core.mil_model import Embedded, MILModel, Widths
-from pams_mil.models.layers.attention_pool import (
-    AttentionScores,
-    Projection,
-    lean_pool,
-    merge_gates,
-    pools_leanly,
-    spread_scores,
-    stream_pool,
-)
-from pams_mil.ops import at_least_float32
+from pams_mil.models.layers.attention_pool import AttentionScores, Projection, attention_pool, merge_gates
 
 DISCOVER = {"abmil": "ABMIL"}
 
@@ -67,20 +55,12 @@ class ABMIL(MILModel):
 
     def embed(self, batch: BagBatch, *, attention: bool = False, tier1_head: Head | None = None) -> Embedded:
         """Attention-pooled vectors [b, e]."""
-        pooled = [self._pool(piece) for piece in batch.pieces()]
+        pooled = [
+            attention_pool(piece.features, self.projection, self.scores, piece.groups, len(piece))
+            for piece in batch.pieces()
+        ]
         weights = None
         if attention:
             scores = batch.split(joined([own for _, own in pooled]))
             weights = joined([bag_scores.softmax(-1) for bag_scores in scores])
         return Embedded(joined([vectors for vectors, _ in pooled]), weights)
-
-    def _pool(self, batch: BagBatch) -> tuple[Tensor, Tensor]:
-        """Vectors [b, e] and scores [sum n_i]."""
-        bags, features = len(batch), batch.features
-        if not torch.is_grad_enabled():
-            return stream_pool(features, self.projection, self.scores, batch.groups, bags)
-        if pools_leanly(self.projection, self.scores, len(features)):
-            return lean_pool(features, self.projection, self.scores, batch.groups, bags)
-        instances = self.projection(features)
-        scores = at_least_float32(self.scores(instances))
-        return spread_scores(scores, batch.groups, bags).softmax(-1).to(instances.dtype) @ instances, scores

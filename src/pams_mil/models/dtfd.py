@@ -24,11 +24,9 @@ from pams_mil.models.core.mil_model import Embedded, MILModel, Widths
 from pams_mil.models.layers.attention_pool import (
     AttentionScores,
     Projection,
-    lean_pool,
+    attention_pool,
     merge_gates,
-    pools_leanly,
     spread_scores,
-    stream_pool,
 )
 from pams_mil.models.layers.pseudo_bags import batch_groups, ranked_rows
 from pams_mil.ops import at_least_float32
@@ -160,15 +158,14 @@ class DTFD(MILModel):
             for index, first in enumerate(itertools.accumulate(counts[:-1], initial=0))
         ]
         partitions = torch.cat(parts, dim=1)
-        if self.distillation == "afs" and (pooled := self._pool(features, partitions, sum(counts))):
-            groups, scores = pooled
+        if not self.ranks_instances:
+            project = self._project if self.residual else self.projection
+            groups, scores = attention_pool(features, project, self.tier1_scores, partitions, sum(counts))
             return self._tier2(groups, groups, None, scores, partitions, owners)
         instances = self._project(features)
         scores = at_least_float32(self.tier1_scores(instances))
         log_alpha = spread_scores(scores, partitions, sum(counts)).log_softmax(-1)
         groups = log_alpha.exp().to(instances.dtype) @ instances
-        if self.distillation == "afs":
-            return self._tier2(groups, groups, None, scores, partitions, owners)
         if tier1_head is None:
             raise ParameterError(f"The distillation {self.distillation!r} needs a tier-1 head to rank instances.")
         lowest = self.distillation == "maxmin"
@@ -176,14 +173,6 @@ class DTFD(MILModel):
             instances, log_alpha, groups, tier1_head, cam_class=self.cam_class, q=self.per_group, lowest=lowest
         )
         return self._tier2(groups, instances[rows], of_group, scores, partitions, owners)
-
-    def _pool(self, features: Tensor, partitions: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
-        """Pseudo-bags [r * g, e] and scores [n] without keeping the instances, where that can be done."""
-        if not torch.is_grad_enabled():
-            return stream_pool(features, self._project, self.tier1_scores, partitions, count)
-        if not self.residual and pools_leanly(self.projection, self.tier1_scores, len(features)):
-            return lean_pool(features, self.projection, self.tier1_scores, partitions, count)
-        return None
 
     def _tier2(
         self, groups: Tensor, distilled: Tensor, of_group: Tensor | None, scores: Tensor, partitions: Tensor,

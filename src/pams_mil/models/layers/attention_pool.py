@@ -248,6 +248,23 @@ def lean_pool(
     return pooled, attention
 
 
+def attention_pool(
+    features: Tensor,
+    project: Callable[[Tensor], Tensor],
+    scores: AttentionScores,
+    groups: Tensor | None,
+    count: int,
+) -> tuple[Tensor, Tensor]:
+    """Pooled vectors [r * g, e] and scores [n] of rows [n, d], in the way that suits where they are computed."""
+    if not torch.is_grad_enabled():
+        return stream_pool(features, project, scores, groups, count)
+    if isinstance(project, Projection) and pools_leanly(project, scores, len(features)):
+        return lean_pool(features, project, scores, groups, count)
+    instances = project(features)
+    attention = at_least_float32(scores(instances))
+    return spread_scores(attention, groups, count).softmax(-1).to(instances.dtype) @ instances, attention
+
+
 def reference_pool(
     x: Tensor, w: Tensor, b: Tensor | None, inner: Tensor, inner_bias: Tensor, outer: Tensor, outer_bias: Tensor,
     groups: Tensor | None, count: int,
