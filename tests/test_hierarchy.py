@@ -102,7 +102,7 @@ def test_digest_changes_with_names_and_ranks_and_nothing_else(hierarchy: ClassHi
 
 def test_digest_changes_when_a_tie_is_broken_or_classes_swap():
     strict = ClassHierarchy.flat(["a", "b", "c"])
-    assert ClassHierarchy.flat(["a", "b", "c"], ties=[["a", "b"]]).digest != strict.digest
+    assert ClassHierarchy.flat([["a", "b"], "c"]).digest != strict.digest
     assert ClassHierarchy.flat(["a", "c", "b"]).digest != strict.digest
 
 
@@ -204,18 +204,15 @@ def test_aliases_map_on_purpose():
 
 
 def test_flat_ties():
-    assert ClassHierarchy.flat(["a", "b", "c"], ties=[["b", "c"]]).order() == "a ≺ b ≡ c"
-    assert ClassHierarchy.flat("abcde", ties=["ba", "edc"]).order() == "a ≡ b ≺ c ≡ d ≡ e"
-    assert ClassHierarchy.flat("abc", ties=["a", []]).order() == "a ≺ b ≺ c"
+    assert ClassHierarchy.flat(["a", ["b", "c"]]).order() == "a ≺ b ≡ c"
+    assert ClassHierarchy.flat([["a", "b"], ["c", "d", "e"]]).order() == "a ≡ b ≺ c ≡ d ≡ e"
+    assert ClassHierarchy.flat("abc").order() == ClassHierarchy.flat([["a"], "b", "c"]).order() == "a ≺ b ≺ c"
 
 
 def test_flat_ties_that_cannot_be_meant_are_refused():
-    for ties in (
-        [["benign", "malignent"]], [["benign", "malignant"]], [["benign", "atypical"], ["atypical", "malignant"]],
-        [["benign", "benign"]],
-    ):  # fmt: skip
-        with pytest.raises(HierarchyError, match="must name classes that are listed next to one another, each in one"):
-            ClassHierarchy.flat(["benign", "atypical", "malignant"], ties=ties)
+    for names, why in (([["a", ["b"]], "c"], "must be a plain list"), ([["a", "a"], "b"], "appears twice")):
+        with pytest.raises(HierarchyError, match=why):
+            ClassHierarchy.flat(names)
 
 
 @given(trees_and_levels())

@@ -29,7 +29,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -223,23 +223,6 @@ def class_levels(classes: object, where: str) -> tuple[Level, ...]:
             )
         current = below if deep else []
     return tuple(levels)
-
-
-def tied_lists(names: list[str], ties: Sequence[Sequence[str]]) -> list[str | list[str]]:
-    """Classes with ties as nested lists; each of `ties` must name neighbors, and each class once.
-
-    >>> tied_lists(["a", "b", "c"], [["b", "c"]])
-    ['a', ['b', 'c']]
-    """
-    place = {label: number for number, tie in enumerate(ties) for label in tie}
-    nested = [list(group) for _, group in groupby(names, key=lambda label: place.get(label, label))]
-    for tie in ties:
-        if tie and sorted(tie) not in map(sorted, nested):
-            raise HierarchyError(
-                f"The tie {listing(tie)} must name classes that are listed next to one another, each in one tie; the "
-                f"classes are {listing(names, most=30)}."
-            )
-    return [group[0] if len(group) == 1 else group for group in nested]
 
 
 def _preset_folder() -> Traversable:

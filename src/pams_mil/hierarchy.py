@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.class_checks import SEPARATOR, DistanceBy, Findings, Level, check_hierarchy, several_in_one, tie_notes
-from pams_mil.class_file import class_fields, class_levels, read_class_file, tied_lists
+from pams_mil.class_file import class_fields, class_levels, read_class_file
 from pams_mil.errors import HierarchyError, LabelError, ParameterError, listing, nearest, require_fields
 
 
@@ -97,21 +97,20 @@ class ClassHierarchy:
     @classmethod
     def flat(
         cls,
-        names: Sequence[str],
+        names: Sequence[str | Sequence[str]],
         *,
-        ties: Sequence[Sequence[str]] = (),
         name: str = "classes",
         distance_by: DistanceBy = "index",
         findings: Findings = "one",
         nothing: str = "",
         weights: Mapping[str, float] | None = None,
     ) -> ClassHierarchy:
-        """One level, least urgent first; each of `ties` names neighbors that are equally urgent.
+        """One level, least urgent first; a nested list is a tie.
 
-        >>> ClassHierarchy.flat(["low", "mid", "other", "high"], ties=[["mid", "other"]]).ranks().tolist()
+        >>> ClassHierarchy.flat(["low", ["mid", "other"], "high"]).ranks().tolist()
         [0, 1, 1, 2]
         """
-        levels = class_levels(tied_lists(list(names), ties), "the class list")
+        levels = class_levels(list(names), "the class list")
         return cls(
             name, levels, distance_by=distance_by, findings=findings, nothing=nothing, weights=dict(weights or {})
         )
@@ -206,7 +205,7 @@ class ClassHierarchy:
         By index: |i − j|, also across ties. By rank: the steps of urgency between them, 1 between tied classes.
 
         >>> for by in ("index", "rank"):
-        ...     ClassHierarchy.flat("abcd", ties=["bc"], distance_by=by).distance()[3].tolist()
+        ...     ClassHierarchy.flat(["a", ["b", "c"], "d"], distance_by=by).distance()[3].tolist()
         [3, 2, 1, 0]
         [2, 1, 1, 0]
         """

@@ -13,7 +13,7 @@ from pams_mil.errors import PredictionsError
 from pams_mil.evaluate.decisions.decide import at_fixed_kappa, matching_kappa, redecide
 from pams_mil.evaluate.predictions.predictions import Predictions
 
-TREE = ClassHierarchy.flat(["a", "b", "c", "d"], ties=[["b", "c"]])
+TREE = ClassHierarchy.flat(["a", ["b", "c"], "d"])
 
 
 def _model(rng, n, name="model"):

@@ -32,7 +32,7 @@ def test_swapping_two_classes_equals_scoring_with_the_swapped_order():
 
 
 def test_ties_stay_where_they_are():
-    hierarchy = ClassHierarchy.flat(["a", "b", "c"], ties=[["b", "c"]])
+    hierarchy = ClassHierarchy.flat(["a", ["b", "c"]])
     model = Predictions("m", hierarchy, ["1", "2"], np.array([2, 0]), np.array([1, 2]))
     inside = {assumption.name: assumption.scores[0] for assumption in by_swap([model])}
     assert inside["as given"] == pytest.approx((1 / 2 + 1 / 3) / 2)  # c as b: tied; a as c: distance 2

@@ -14,7 +14,7 @@ from pams_mil.errors import ParameterError
 from pams_mil.evaluate.decisions.probability_calibration import refined_nll
 from pams_mil.hierarchy import ClassHierarchy
 
-FOUR = ClassHierarchy.flat("abcd", ties=["bc"])
+FOUR = ClassHierarchy.flat(["a", ["b", "c"], "d"])
 RANKS = [0.0, 1.0, 1.0, 2.0]
 
 

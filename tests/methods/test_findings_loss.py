@@ -20,7 +20,8 @@ from pams_mil.methods.severity_aware import Msce, Pams, msce_loss
 from pams_mil.severity import loss_weight
 
 NAMES = ["N", "UDH", "FEA", "ADH", "DCIS", "IC"]
-TREE = ClassHierarchy.flat(NAMES, ties=[["FEA", "ADH"]], findings="several", nothing="N")
+TIED = ["N", "UDH", ["FEA", "ADH"], "DCIS", "IC"]
+TREE = ClassHierarchy.flat(TIED, findings="several", nothing="N")
 DRAW = torch.Generator().manual_seed(0)
 
 
@@ -93,7 +94,7 @@ def test_gradients_and_terms():
 def test_costs_of_a_miss_follow_the_settings_of_the_loss_and_the_weights():
     steps = TREE.distance()[0, 1:]
     weighted = replace(TREE, weights={"IC": 3})
-    unnamed = ClassHierarchy.flat(NAMES[1:], ties=[["FEA", "ADH"]], findings="several")
+    unnamed = ClassHierarchy.flat(TIED[1:], findings="several")
     for method, tree, expected in (
         (Msce(), TREE, 1.6 * steps),
         (Msce(), unnamed, 1.6 * steps),  # "nothing" is one step below all

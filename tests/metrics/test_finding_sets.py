@@ -21,8 +21,9 @@ from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.severity import metric_weight
 
 NAMES = ["N", "UDH", "FEA", "ADH", "DCIS", "IC"]
-TREE = ClassHierarchy.flat(NAMES, ties=[["FEA", "ADH"]], findings="several", nothing="N")
-OPEN = ClassHierarchy.flat(NAMES, ties=[["FEA", "ADH"]], findings="several")
+TIED = ["N", "UDH", ["FEA", "ADH"], "DCIS", "IC"]
+TREE = ClassHierarchy.flat(TIED, findings="several", nothing="N")
+OPEN = ClassHierarchy.flat(TIED, findings="several")
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -58,7 +59,7 @@ def test_set_ascc_is_a_least_cost_matching(seed):
 
 
 def test_single_findings_have_the_single_label_quantities():
-    single = ClassHierarchy.flat(NAMES, ties=[["FEA", "ADH"]])
+    single = ClassHierarchy.flat(TIED)
     weight = metric_weight(single)
     for t in range(6):
         for r in range(6):
@@ -103,7 +104,7 @@ def test_labels_name_sets():
     assert TREE.set_of(" UDH ; DCIS; UDH") == (1, 4)
     assert TREE.index("UDH; DCIS") == 4
     assert TREE.index("FEA; ADH") == 2  # equally urgent: the first
-    assert TREE.digest != ClassHierarchy.flat(NAMES, ties=[["FEA", "ADH"]]).digest
+    assert TREE.digest != ClassHierarchy.flat(TIED).digest
     for weights, same in (({"UDH": 1}, True), ({"UDH": 2}, False)):
         tree = replace(TREE, weights=weights)
         assert (tree.digest == TREE.digest) == same

@@ -119,7 +119,7 @@ def test_ten_thousand_cases_equal_brute_force():
     compared = 0
     for size in (2, 3, 4, 5, 7):
         names = [str(c) for c in range(size)]
-        tree = ClassHierarchy.flat(names, ties=[] if size < 4 else [names[1:3]])
+        tree = ClassHierarchy.flat(names if size < 4 else [names[0], names[1:3], *names[3:]])
         p = rng.multinomial(8, np.full(size, 1 / size), 500) / 8
         path = decision_path(p, tree)
         weights = np.where(tree.outranks(), 1.0, 0.0), np.where(tree.outranks(), 0.0, 1 - np.eye(size))
@@ -187,7 +187,7 @@ def test_one_slide_does_not_depend_on_the_others():
 def test_a_single_class_and_classes_that_all_tie():
     group = ClassHierarchy(name="x", levels=(THREE.levels[0].__class__(("all",), (0,), (0,)), THREE.levels[0]))
     assert decision_path([[1.0]], group, level=0).calls(3).tolist() == [0]
-    tied = ClassHierarchy.flat(["a", "b"], ties=[["a", "b"]])
+    tied = ClassHierarchy.flat([["a", "b"]])
     path = decision_path([[0.4, 0.6], [0.6, 0.4]], tied)
     assert path.calls(0).tolist() == path.calls(math.inf).tolist() == [1, 0]
 

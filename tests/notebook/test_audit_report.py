@@ -217,7 +217,7 @@ def test_colors_of_displays_are_those_of_the_pages():
         assert f"--{kind}: {color};" in sheet
 
 
-SETS = pams.ClassHierarchy.flat(["N", "UDH", "ADH", "DCIS"], ties=[["UDH", "ADH"]], findings="several", nothing="N")
+SETS = pams.ClassHierarchy.flat(["N", ["UDH", "ADH"], "DCIS"], findings="several", nothing="N")
 FINDINGS = ["UDH", "ADH", "DCIS"]
 
 

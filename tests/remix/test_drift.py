@@ -39,7 +39,7 @@ def test_equals_letting_every_slide_meet_every_partner(cohort, probability, mode
 @pytest.mark.parametrize("mode", ["replace", "add"])
 def test_is_what_the_pairing_policy_counts_over_many_epochs(mode):
     counts = [6, 9, 4, 3]
-    tree = ClassHierarchy.flat("abcd", ties=["bc"])
+    tree = ClassHierarchy.flat(["a", ["b", "c"], "d"])
     targets = [label for label, count in enumerate(counts) for _ in range(count)]
     ids = [f"s{number}" for number in range(len(targets))]
     pairing = Pairing(tree, ids, targets, rule="urgent_label", probability=0.6, mode=mode, seed=3)

@@ -163,7 +163,7 @@ class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.hierarchy is None:
             self.classes_ = distinct
             names = {label: str(number) for number, label in enumerate(distinct.tolist())}
-            return ClassHierarchy.flat(list(names.values()), ties=[list(names.values())]), names
+            return ClassHierarchy.flat([list(names.values())]), names
         hierarchy = as_hierarchy(self.hierarchy)
         known = hierarchy.names()
         try:

@@ -230,8 +230,8 @@ def by_swap(models: Sequence[Predictions]) -> list[Assumption]:
             order[[low, low + 1]] = order[[low + 1, low]]
         ordered = [names[index] for index in order]
         # One level whose ties sit at the same places as before.
-        ties = names_by_rank(ordered, tree.ranks().tolist())
-        swapped = LabelMetrics(ClassHierarchy.flat(ordered, ties=ties, distance_by=tree.distance_by))
+        tied = names_by_rank(ordered, tree.ranks().tolist())
+        swapped = LabelMetrics(ClassHierarchy.flat(tied, distance_by=tree.distance_by))
         rows.append(_assume(f"{names[low]} ↔ {names[low + 1]}" if low >= 0 else "as given", models, swapped, order))
     return rows
 

@@ -133,7 +133,7 @@ class SeverityClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  #
             names = [f"class {number}" for number in range(len(self.classes_))]
             # One class alone is not an order; a second one that is never called makes it one.
             padded = names if len(names) > 1 else [*names, "no other"]
-            self.hierarchy_ = ClassHierarchy.flat(padded, ties=[padded])
+            self.hierarchy_ = ClassHierarchy.flat([padded])
             self._index: Ints = np.arange(len(self.classes_))
             self._labels = self.classes_
             return

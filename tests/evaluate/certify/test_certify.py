@@ -137,7 +137,7 @@ def test_kappa_infinity_is_said_in_words_and_survives_the_file(tmp_path):
 
 
 def test_ties_between_classes_are_no_misses():
-    tied = ClassHierarchy.flat(["low", "a", "b"], ties=[["a", "b"]])
+    tied = ClassHierarchy.flat(["low", ["a", "b"]])
     p = np.tile([0.1, 0.8, 0.1], (25, 1))
     found = Predictions("m", tied, [f"s{i}" for i in range(25)], np.full(25, 2), p.argmax(1), p)
     made = certify(found, alpha=0.05)

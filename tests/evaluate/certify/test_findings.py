@@ -17,7 +17,7 @@ from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.finding_sets import finding_reach, missed_share
 
-TREE = ClassHierarchy.flat(["N", "UDH", "ADH", "DCIS"], ties=[["UDH", "ADH"]], findings="several", nothing="N")
+TREE = ClassHierarchy.flat(["N", ["UDH", "ADH"], "DCIS"], findings="several", nothing="N")
 WEIGHTED = replace(TREE, weights={"ADH": 0.5, "DCIS": 4.0})
 CALIBRATIONS = 2000
 
