@@ -65,7 +65,7 @@ def test_a_remixed_bag_keeps_something_of_the_bag_that_gives_the_label(cohort, r
     for epoch in range(5):
         for key in bags.epoch_keys(epoch):
             bag = bags[key]
-            (pair,) = [step.pair for step in bags.pairing.steps(key.slide, epoch)]
+            (pair,) = bags.pairing.steps(key.slide, epoch)
             a, b = (bags.bags[slide].features for slide in (pair.a, pair.b))
             assert (bag.target, bag.weight) == (bags.bags.targets[pair.a], 1.0)
             from_a, from_b = (sum(bool((bag_ == row).all(1).any()) for row in bag.features) for bag_ in (a, b))

@@ -102,7 +102,7 @@ def test_remixed_bags_carry_the_origin_of_their_rows_also_when_capped(cohort):
         bags = bags_of(cohort, pairing={"probability": 1.0}, max_instances=cap)
         for key in bags.epoch_keys(0):
             bag = bags[key]
-            (pair,) = [step.pair for step in bags.pairing.steps(key.slide, 0)]
+            (pair,) = bags.pairing.steps(key.slide, 0)
             for row, origin in zip(bag.features, bag.origins.tolist(), strict=True):
                 source = bags.bags[pair.a if origin == 0 else pair.b].features
                 assert (source == row).all(1).any()

@@ -41,19 +41,6 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One training step: the slide drawn and, when it is remixed, the pair that is trained on instead."""
-
-    slide: int
-    pair: Pair | None = None
-
-    @property
-    def labeled_by(self) -> int:
-        """The slide whose label the step trains on; with soft labels its `a`, whatever its weight."""
-        return self.slide if self.pair is None else self.pair.a
-
-
-@dataclass(frozen=True)
 class Pairing:
     """Draws partners for the slides of a training set.
 
@@ -161,12 +148,10 @@ class Pairing:
         """The generator for the strategy's own draws on this slide in this epoch."""
         return seeding.generator(self.seed, "remix", epoch, self.slide_ids[slide])
 
-    def steps(self, slide: int, epoch: int) -> list[Step]:
-        """What training on `slide` means in `epoch`: one step, or two with mode "add" when it is remixed."""
+    def steps(self, slide: int, epoch: int) -> list[Pair | None]:
+        """The steps of `slide` in `epoch`: on itself (None), on the pair that it is in, or with mode "add" on both."""
         pair = self.draw(slide, epoch)
-        if pair is None:
-            return [Step(slide)]
-        return [Step(slide, pair)] if self.mode == "replace" else [Step(slide), Step(slide, pair)]
+        return [None, pair] if pair is not None and self.mode == "add" else [pair]
 
     def class_counts(self, epoch: int) -> tuple[Ints, Ints]:
         """Slides per finest class as they are, and as trained on in `epoch` (by the label that a step carries).
@@ -182,7 +167,10 @@ class Pairing:
         [[2, 1], [0, 3]]
         """
         targets = np.asarray(self.targets, dtype=np.int64)
-        trained = [step.labeled_by for slide in range(len(targets)) for step in self.steps(slide, epoch)]
+        # With soft labels by the label of `a`, whatever its weight.
+        trained = [
+            slide if pair is None else pair.a for slide in range(len(targets)) for pair in self.steps(slide, epoch)
+        ]
         classes = self.hierarchy.num_classes()
         return np.bincount(targets, minlength=classes), np.bincount(targets[trained], minlength=classes)
 

@@ -121,7 +121,6 @@ def take(a: Tensor, b: Tensor, chosen: Tensor, *, live_clusters: int | None = No
     >>> take(torch.tensor([[1.0], [2.0]]), torch.tensor([[9.0]]), torch.tensor([1])).features.tolist()
     [[9.0], [2.0]]
     """
-    check_pair(a, b)
     origin_bag = torch.full((len(b) + len(chosen),), FROM_A, dtype=torch.int8, device=b.device)
     origin_bag[: len(b)] = FROM_B
     origin_row = torch.cat([torch.arange(len(b), device=b.device), chosen])

@@ -103,7 +103,7 @@ class TrainingBags(Dataset[BagSample]):
 
     def _make(self, key: StepKey) -> BagSample:
         drawn = self.bags[key.slide]
-        pair = None if self.pairing is None else self.pairing.steps(key.slide, key.epoch)[key.part].pair
+        pair = None if self.pairing is None else self.pairing.steps(key.slide, key.epoch)[key.part]
         # Which of the two is the slide drawn depends on the pair; it is not read twice.
         whole = [
             drawn if i == key.slide else self.bags[i] for i in ((key.slide,) if pair is None else (pair.a, pair.b))
