@@ -127,7 +127,7 @@ def test_table_is_the_mean_over_runs(finished, tmp_path):
     bench = summarize(entries, reference="ce", resamples=50)
     runs = entries[1].runs
     accuracies = [float(np.mean(run.target == run.predicted)) for run in runs.values()]
-    spread = bench.rows[1].spreads[1, "acc"]
+    spread = bench.rows[1].score("acc", 1)
     assert spread.estimate == pytest.approx(np.mean(accuracies))
     assert spread.sd == pytest.approx(np.std(accuracies))
     assert bench.rows[0].levels[1].n == 16

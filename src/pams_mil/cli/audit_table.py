@@ -30,17 +30,17 @@ from pams_mil.evaluate.readers import ReaderAudit
 from pams_mil.evaluate.scores import LevelScores
 from pams_mil.metrics.metric import METRICS, own_metrics
 from pams_mil.report import bench_page
-from pams_mil.report.audit_html import (
+from pams_mil.report.audit_html import reader_page, write_audit
+from pams_mil.report.audit_tables import (
     agreement_table,
+    finding_table,
     member_table,
-    reader_page,
+    rate_table,
     reader_table,
     subgroup_table,
-    write_audit,
 )
 from pams_mil.report.bench import Bench
 from pams_mil.report.live import Links
-from pams_mil.report.order_section import finding_table, rate_table
 from pams_mil.report.page import ReportTable, TableCell, format_interval, format_value, short_order
 
 Row = tuple[str, LevelScores]

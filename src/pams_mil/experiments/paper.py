@@ -33,9 +33,9 @@ from pams_mil.metrics.confusion import count_cells
 from pams_mil.metrics.metric import METRICS, LabelMetrics
 from pams_mil.metrics.reduce import divide
 from pams_mil.report import charts
+from pams_mil.report.audit_tables import finding_table
 from pams_mil.report.bench import Bench, Entry
 from pams_mil.report.bench_page import Further, spread_text
-from pams_mil.report.order_section import finding_table
 from pams_mil.report.page import ReportTable
 
 FOLDER = Path(__file__).parent

@@ -16,14 +16,14 @@ from pams_mil.evaluate.certify.make import certify, certify_subgroups
 from pams_mil.evaluate.decisions.decide import redecide
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import as_hierarchy
-from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.notebook.array_inputs import predictions_from_arrays, tags
-from pams_mil.report.audit_html import severe_table, write_audit
+from pams_mil.report.audit_html import audit_bands, write_audit
+from pams_mil.report.audit_tables import metric_cell, severe_table
 from pams_mil.report.charts import CurveSeries
 from pams_mil.report.first_screen import Counts, curve_series, notebook_html
 from pams_mil.report.live import Links
-from pams_mil.report.page import ReportTable, TableCell, TableHead, format_interval, format_value
+from pams_mil.report.page import Column, ReportTable
 from pams_mil.severity import PENALTY
 
 if TYPE_CHECKING:
@@ -142,18 +142,11 @@ class AuditReport:
 
     def table(self, level: int = -1) -> ReportTable:
         """The scores at a level with intervals."""
-        heads = [
-            TableHead(f"{METRICS[k].label} {'↑' if METRICS[k].higher_is_better else '↓'}", METRICS[k].meaning)
-            for k in SHOWN
+        scores = [
+            Column.of(key, partial(lambda key, model: metric_cell(model.levels[level], key), key)) for key in SHOWN
         ]
-        rows: list[list[str | TableCell]] = []
-        for model in self.scores.models:
-            scores = model.levels[level]
-            cells = [
-                TableCell(format_value(scores.values[k], k), format_interval(scores.intervals.get(k), k)) for k in SHOWN
-            ]
-            rows.append([model.name, str(scores.n), *cells])
-        return ReportTable(["model", "slides", *heads], rows)
+        slides = Column("slides", lambda model: model.levels[level].n)
+        return ReportTable.of(self.scores.models, [Column("model", "name"), slides, *scores])
 
     def to_frame(self) -> Any:
         """All scores as a pandas frame: one row per model, level and metric, with its interval."""
@@ -228,5 +221,4 @@ class AuditReport:
         return self.names.index(model)
 
     def _curves(self) -> list[CurveSeries]:
-        bands = [getattr(model.points[-1], "band", None) for model in self.scores.models]
-        return curve_series(self.predictions, bands)
+        return curve_series(self.predictions, audit_bands(self.scores))

@@ -22,9 +22,10 @@ from pams_mil.evaluate.scores import LevelScores, score
 from pams_mil.evaluate.verdict import settles, verdict
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import FALSE_ALARMS, METRICS, missed_key, stated_rate
+from pams_mil.report.audit_tables import metric_columns
 from pams_mil.report.charts import Epochs
 from pams_mil.report.first_screen import curve_series, notebook_html
-from pams_mil.report.page import Mark, ReportTable, TableCell, TableHead, format_interval, format_value
+from pams_mil.report.page import Column, Mark, ReportTable, format_value
 
 TABLE = ("acc", "auc", "ascc", "asmc")
 """The columns of the paper's table."""
@@ -66,14 +67,13 @@ class Row:
     files: tuple[Path, ...] = ()
     """Where its predictions are."""
 
-    @property
-    def spreads(self) -> dict[tuple[int, str], Contrast]:
-        """Every score by level and metric."""
-        return {
-            (level, key): scores.scores.get(key, Contrast(key, math.nan))
-            for level, scores in enumerate(self.levels)
-            for key in METRICS
-        }
+    def score(self, key: str, level: int = -1) -> Contrast:
+        """A metric at a level; NaN where it is not known."""
+        return self.levels[level].scores.get(key, Contrast(key, math.nan))
+
+    def against(self, key: str, level: int = -1) -> Contrast | None:
+        """A metric minus that of the reference; None for the reference itself, or where it was not compared."""
+        return None if self.comparison is None else self.comparison.levels[self.levels[level].name].get(key)
 
     @property
     def points(self) -> OperatingPoints | None:
@@ -131,8 +131,7 @@ class Bench:
 
     def mark(self, row: Row, level: int, metric: str) -> Mark:
         """Whether a mean is the best or second of its model's rows; nothing where it is undefined or the only one."""
-        value = row.levels[level].values.get(metric, math.nan)
-        others = [other.levels[level].values.get(metric, math.nan) for other in self.of_model(row.model)]
+        value, *others = (one.levels[level].values.get(metric, math.nan) for one in (row, *self.of_model(row.model)))
         if math.isnan(value) or len(others) < 2:
             return ""
         sign = 1 if METRICS[metric].higher_is_better else -1
@@ -145,26 +144,20 @@ class Bench:
         return list(filter(None, map(self._sentence, self.models)))
 
     def _sentence(self, model: str) -> str:
-        key, finest = self.missed_key(), self.hierarchy.level_names[-1]
-        rows = [row for row in self.of_model(model) if key in row.levels[-1].scores]
-        own = next((row for row in rows if row.method == self.reference), None)
-        if own is None:
+        key = self.missed_key()
+        missed = {row.method: format_value(row.score(key).estimate) for row in self.of_model(model)}
+        if missed.get(self.reference, "–") == "–":
             return ""
         kinds: dict[str, list[str]] = {"Safer": [], "Less safe": [], "Not settled": []}
-        for row in rows:
-            contrast = None if row.comparison is None else row.comparison.levels[finest].get(key)
-            if row.comparison is None or contrast is None:
-                continue
-            side = "Safer" if contrast.difference < 0 else "Less safe"
-            kind = side if settles(row.comparison, contrast) else "Not settled"
-            kinds[kind].append(f"{row.method} ({_percent(row, key)}{contrast.p_words})")
-        return " ".join(
-            [
-                f"On {model}, at {100 * self.rate():.0f} % false alarms, {self.reference} misses urgency in "
-                f"{_percent(own, key)} of the slides.",
-                *(f"{kind}: {', '.join(names)}." for kind, names in kinds.items() if names),
-            ]
-        )
+        for row in self.of_model(model):
+            contrast = row.against(key)
+            if row.comparison is not None and contrast is not None:
+                side = "Safer" if contrast.difference < 0 else "Less safe"
+                kind = side if settles(row.comparison, contrast) else "Not settled"
+                kinds[kind].append(f"{row.method} ({missed[row.method]}{contrast.p_words})")
+        lead = f"On {model}, at {100 * self.rate():.0f} % false alarms, {self.reference} misses urgency in"
+        found = [f"{kind}: {', '.join(names)}." for kind, names in kinds.items() if names]
+        return " ".join([lead, f"{missed[self.reference]} of the slides.", *found])
 
     @property
     def verdicts(self) -> list[str]:
@@ -174,25 +167,8 @@ class Bench:
     def table(self, level: int = -1) -> ReportTable:
         """Every row at a level: misses at equal false alarms, urgency AUC, and the rates as decided, with intervals."""
         keys = (self.missed_key(level), "urgency_auc", "missed_rate", "false_alarm_rate", "acc", "ascc")
-        heads = [
-            TableHead(f"{METRICS[key].label} {'↑' if METRICS[key].higher_is_better else '↓'}", METRICS[key].meaning)
-            for key in keys
-        ]
-        rows: list[list[str | TableCell]] = [
-            [
-                row.name,
-                row.networks,
-                *(
-                    TableCell(
-                        format_value(row.levels[level].values.get(key, math.nan), key),
-                        format_interval(row.levels[level].intervals.get(key), key),
-                    )
-                    for key in keys
-                ),
-            ]
-            for row in self.rows
-        ]
-        return ReportTable(["method", "networks", *heads], rows)
+        named = [Column("method", "name"), Column("networks", "networks")]
+        return ReportTable.of(self.rows, [*named, *metric_columns(keys, level)])
 
     def __repr__(self) -> str:
         return "\n".join([*(self.sentences or self.verdicts), "", str(self.table())])
@@ -253,33 +229,23 @@ def summarize(
         samples.sort(key=lambda sample: sample.name != reference)
         compared = samples[0].name == reference and len(samples) > 1
         comparisons = compare_all(samples, resamples=resamples) if compared else []
-        rows += _model_rows(own, {sample.name: sample for sample in samples}, comparisons, resamples)
+        by_name = {comparison.candidate: comparison for comparison in comparisons}
+        joined = {sample.name: sample for sample in samples}
+        for entry in own:
+            decided = None if entry.calibrated is None else join_seeds(entry.method, entry.calibrated)
+            rows.append(
+                Row(
+                    model=model,
+                    method=entry.method,
+                    repetitions=tuple(entry.runs),
+                    levels=score(joined[entry.method], resamples=resamples),
+                    comparison=by_name.get(entry.method),
+                    predictions=joined[entry.method],
+                    epochs=entry.epochs,
+                    calibrated=None if decided is None else score(decided, resamples=resamples)[-1],
+                    files=entry.files,
+                )
+            )
         if hierarchy.other_orders:
             orders[model] = audit_orders(samples, comparisons, resamples=resamples)
     return Bench(hierarchy, rows, reference, resamples, dict(missing or {}), split, orders)
-
-
-def _model_rows(
-    entries: Sequence[Entry], samples: dict[str, Predictions], comparisons: Sequence[Comparison], resamples: int
-) -> list[Row]:
-    compared = {comparison.candidate: comparison for comparison in comparisons}
-    return [
-        Row(
-            model=entry.model,
-            method=entry.method,
-            repetitions=tuple(entry.runs),
-            levels=score(samples[entry.method], resamples=resamples),
-            comparison=compared.get(entry.method),
-            predictions=samples[entry.method],
-            epochs=entry.epochs,
-            files=entry.files,
-            calibrated=None
-            if entry.calibrated is None
-            else score(join_seeds(entry.method, entry.calibrated), resamples=resamples)[-1],
-        )
-        for entry in entries
-    ]
-
-
-def _percent(row: Row, key: str) -> str:
-    return f"{100 * row.levels[-1].scores[key].estimate:.1f} %"

@@ -16,12 +16,11 @@ from pams_mil.evaluate.scores import LevelScores
 from pams_mil.evaluate.verdict import verdict
 from pams_mil.metrics.metric import METRICS
 from pams_mil.report import charts, svg
-from pams_mil.report.audit_html import difference_table
+from pams_mil.report.audit_tables import difference_table, order_section
 from pams_mil.report.bench import EXTRA, TABLE, Bench, Row
 from pams_mil.report.charts import epoch_charts
 from pams_mil.report.first_screen import first_screen
 from pams_mil.report.live import Links, ScreenModel, write_slides
-from pams_mil.report.order_section import order_section
 from pams_mil.report.page import (
     Column,
     ReportTable,
@@ -120,9 +119,7 @@ def score_table(
 
     def score(row: Row, key: str) -> TableCell:
         interval = format_interval(row.levels[level].intervals.get(key), key)
-        return TableCell(
-            spread_text(row.spreads[level, key], key, digits=digits), interval, bench.mark(row, level, key)
-        )
+        return TableCell(spread_text(row.score(key, level), key, digits=digits), interval, bench.mark(row, level, key))
 
     # The caption says how many networks all rows have.
     several = networks and len({row.networks for row in bench.rows}) > 1
@@ -190,7 +187,7 @@ def matched_text(bench: Bench, row: Row, level: int) -> str:
     score = row.levels[level].scores.get(key)
     if score is None:
         return "–"
-    contrast = None if row.comparison is None else row.comparison.levels[bench.hierarchy.level_names[level]].get(key)
+    contrast = row.against(key, level)
     p = None if contrast is None else contrast.p
     return f"{100 * score.estimate:.1f}" + ("" if p is None else f" (p {p:.2g})")
 
@@ -234,9 +231,7 @@ def latex(bench: Bench) -> str:
         lines.append(r"\midrule")
         for row in bench.of_model(model):
             cells = [
-                _LATEX_MARKS[bench.mark(row, level, key)].format(
-                    spread_text(row.spreads[level, key], key, sign=r"$\pm$")
-                )
+                _LATEX_MARKS[bench.mark(row, level, key)].format(spread_text(row.score(key, level), key, sign=r"$\pm$"))
                 for level in levels
                 for key in TABLE
             ]
@@ -249,9 +244,9 @@ def csv_rows(bench: Bench) -> Iterator[list[object]]:
     yield ["model", "method", "level", "metric", "mean", "sd", "seeds", "ci_low", "ci_high", "varied", "difference",
            "difference_low", "difference_high", "p", "adjusted_low", "adjusted_high", "adjusted_p"]  # fmt: skip
     for row in bench.rows:
-        for scores in row.levels:
+        for level, scores in enumerate(row.levels):
             for key, score in scores.scores.items():
-                contrast = None if row.comparison is None else row.comparison.levels[scores.name].get(key)
+                contrast = row.against(key, level)
                 tested: list[object] = [""] * 7
                 if contrast is not None:
                     tested = [contrast.difference, *contrast.interval, contrast.p_value]
@@ -278,13 +273,13 @@ def operating_table(bench: Bench, model: str) -> ReportTable:
     deviation over seeds; intervals and p-values are adjusted for the rows of the table and take networks as chance
     where there are several seeds.
     """
-    key, finest = bench.missed_key(), bench.hierarchy.level_names[-1]
+    key = bench.missed_key()
 
     def spread(metric: str) -> Callable[[Row], str]:
-        return lambda row: spread_text(row.levels[-1].scores.get(metric, Contrast(metric, math.nan)), metric, digits=1)
+        return lambda row: spread_text(row.score(metric), metric, digits=1)
 
     def difference(row: Row) -> str | None:
-        contrast = None if row.comparison is None else row.comparison.levels[finest].get(key)
+        contrast = row.against(key)
         return (None if row.points is None else "") if contrast is None else _difference(contrast)
 
     least = METRICS["least_urgent_recall"]

@@ -7,9 +7,8 @@ from typing import Any
 
 from pams_mil.evaluate.audit import Audit
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.report.audit_html import screen_models
+from pams_mil.report.audit_html import audit_screen
 from pams_mil.report.charts import score_chart
-from pams_mil.report.first_screen import first_screen
 from pams_mil.report.live import SLIDES_FILE, Links
 from pams_mil.report.page import Mark, ReportTable, TableCell, TableHead, render
 
@@ -48,12 +47,7 @@ def tune_page(
         hierarchy=hierarchy,
         rungs=scored,
         recipes=recipe_table(record),
-        screen=first_screen(
-            screen_models(leading, (links or {}).get(place)),
-            bands=[getattr(model.points[-1], "band", None) for model in leading.models],
-            penalty=leading.penalty,
-            file=f"{place}/{SLIDES_FILE}",
-        ),
+        screen=audit_screen(leading, (links or {}).get(place), file=f"{place}/{SLIDES_FILE}"),
         place=place,
         charts=[
             score_chart(rung["scores"], record["choice"]["recipe"], record["asked"]["reference"]) for rung in scored
