@@ -75,7 +75,7 @@ def fold_probabilities(
         run = train(config, place / f"{method}-fold{fold}", resume=True)
         predicted = predict([run], place / "held.csv", features=cohort / "h5_files")
         found.append(predicted.probabilities[-1])
-    return np.stack(found), predicted.targets
+    return np.stack(found), predicted.sample.target
 
 
 def scored(probabilities: Array, target: npt.NDArray[np.int64], hierarchy: ClassHierarchy) -> dict[str, float]:

@@ -120,17 +120,17 @@ def test_every_verb_obeys_the_table(cohort, trained, tmp_path, role):
     assert ("## Not test scores: patients that the model has seen" in card) == refused
     assert ("## Test scores, with 95 % intervals" in card) != refused
     again = predict([tmp_path / "export"], cohort / "manifest.csv", features=cohort / "bags", split="test")
-    assert {role_cell(roles) for roles in again.roles} == {role}  # an export remembers
+    assert {role_cell(roles) for roles in again.sample.roles} == {role}  # an export remembers
 
 
 def test_training_writes_down_who_trained_and_who_chose_the_epoch(cohort, trained, tmp_path):
     found = predict([trained], cohort / "manifest.csv", features=cohort / "bags")
-    roles = {split: {role_cell(one) for one, of in zip(found.roles, found.splits, strict=True) if of == split}
+    roles = {split: {role_cell(one) for one, of in zip(found.sample.roles, found.splits, strict=True) if of == split}
              for split in ("train", "val", "test", "calib")}  # fmt: skip
     assert roles == {"train": {"train"}, "val": {"select"}, "test": {"none"}, "calib": {"none"}}
     last = run(settings(cohort, epochs=1, select="last"), tmp_path / "last")
     found = predict([last], cohort / "manifest.csv", features=cohort / "bags", split="val")
-    assert {role_cell(one) for one in found.roles} == {"none"}  # the last epoch is taken whatever val says
+    assert {role_cell(one) for one in found.sample.roles} == {"none"}  # the last epoch is taken whatever val says
     (trained / "exposure.json").rename(tmp_path / "kept.json")
     assert "Cannot determine which patients" in pams("evaluate", trained, code=2)
     shutil.copy(tmp_path / "kept.json", trained / "exposure.json")

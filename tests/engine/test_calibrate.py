@@ -92,7 +92,7 @@ def test_is_the_fit_to_the_validation_slides(cohort, runs):
     for number, level in enumerate(found.levels):
         bias = level.calibration.bias
         again = fit_probability_calibration(
-            said.probabilities[number], hierarchy.lift(said.targets, number), hierarchy, number, bias=bias
+            said.probabilities[number], hierarchy.lift(said.sample.target, number), hierarchy, number, bias=bias
         )
         assert again.strengths == pytest.approx(level.calibration.strengths)
         assert again.temperature == pytest.approx(level.calibration.temperature)

@@ -121,7 +121,7 @@ def test_predict_writes_what_was_certified(cohort, runs, certified, tmp_path):
     assert "At most 30 % of patients are called below their label" in flat(shown)
     table = read_table(tmp_path / "predictions.csv")
     found = predict([runs["chosen"]], cohort / "manifest.csv", features=cohort / "bags")
-    calls = apply_certificate(Certificate.load(certified), found.probabilities[-1], found.patient_ids)
+    calls = apply_certificate(Certificate.load(certified), found.probabilities[-1], found.sample.patients)
     for name, cells in calls.columns().items():
         assert table[name] == cells
     names = found.hierarchy.names()

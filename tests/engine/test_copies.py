@@ -43,7 +43,7 @@ def test_a_copy_of_a_training_slide_is_a_training_slide_whatever_it_is_called(co
     exported = tmp_path / "export"
     pams("export", trained, "--out", exported, "--no-onnx")
     found = predict([exported], tmp_path / "hospital.csv", features=bags)
-    assert [role_cell(roles) for roles in found.roles][:3] == ["train", "select", "none"]
+    assert [role_cell(roles) for roles in found.sample.roles][:3] == ["train", "select", "none"]
 
 
 def test_a_training_slide_that_was_saved_again_is_a_training_slide(cohort, trained, tmp_path):
@@ -62,10 +62,10 @@ def test_a_training_slide_that_was_saved_again_is_a_training_slide(cohort, train
     rows = [f"{name},q-{name},a" for name in names]
     (tmp_path / "hospital.csv").write_text("\n".join(["slide_id,patient_id,label", *rows]) + "\n")
     predictions = predict([trained], tmp_path / "hospital.csv", features=bags)
-    assert [role_cell(roles) for roles in predictions.roles] == ["train"] * 4 + ["none"]
+    assert [role_cell(roles) for roles in predictions.sample.roles] == ["train"] * 4 + ["none"]
     pams("pack", tmp_path / "hospital.csv", "--features", bags, "--out", tmp_path / "pack")
     packed = predict([trained], tmp_path / "hospital.csv", features=tmp_path / "pack")
-    assert packed.roles == predictions.roles
+    assert packed.sample.roles == predictions.sample.roles
 
 
 def test_a_slide_saved_again_in_another_split_is_refused_before_training(cohort, tmp_path):

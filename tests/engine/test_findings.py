@@ -317,7 +317,7 @@ def test_a_cohort_of_single_labels_trains_as_before(tmp_path: Path, method: str)
     run = train(config, tmp_path / "run")
     predicted = predict([run.path], tmp_path / "manifest.csv", split="test", features=tmp_path / "bags")
     np.testing.assert_allclose(predicted.probabilities[-1].ravel(), RECORDED[method], atol=2e-6)
-    assert predicted.findings is None
+    assert predicted.sample.finding_probabilities is None
 
 
 def test_a_run_of_single_labels_cannot_predict_sets(tmp_path: Path, cohort: Path) -> None:

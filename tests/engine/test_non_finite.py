@@ -24,6 +24,7 @@ from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.errors import BagError, CheckpointError, NotFiniteError, PredictionsError, RunError
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.hierarchical import HierarchicalModel
@@ -73,11 +74,11 @@ def test_slides_with_huge_values_are_named_and_stop_no_other(trained):
     found = predict([folder], cohort / "manifest.csv", features=cohort / "bags", split="test")
     assert set(found.failures) == {"test-1", "test-6"}
     assert all("too large to compute with in float32" in reason for reason in found.failures.values())
-    assert found.names == tuple(f"test-{number}" for number in range(8) if number not in (1, 6))
-    assert found.patient_ids == tuple(f"p-{name}" for name in found.names)
-    np.testing.assert_array_equal(found.targets, [0, 2, 3, 0, 1, 3])
+    assert found.names == [f"test-{number}" for number in range(8) if number not in (1, 6)]
+    assert found.sample.patient_ids == [f"p-{name}" for name in found.names]
+    np.testing.assert_array_equal(found.sample.target, [0, 2, 3, 0, 1, 3])
     assert [level.shape for level in found.probabilities] == [(6, 2), (6, 4)]
-    assert all(len(cells) == 6 for cells in found.tags.values())
+    assert all(len(cells) == 6 for cells in found.sample.tags.values())
     with pytest.raises(BagError, match=r"row 4 .*3.4e\+38"):
         read_bag(cohort / "bags/test-1.h5")
 
@@ -175,11 +176,10 @@ def test_validation_stops_the_run_and_names_the_slide(tmp_path, monkeypatch):
 
 def test_probabilities_that_are_not_finite_cannot_become_predictions():
     hierarchy = ClassHierarchy.flat(["a", "b"])
+    p = np.array([[1.0, 0.0], [np.nan, 0.5]])
+    sample = Predictions("x", hierarchy, ["s1", "s2"], np.array([0, 1]), np.array([0, 1]), p)
     with pytest.raises(PredictionsError, match="'s2'"):
-        SlidePredictions(
-            hierarchy, ("s1", "s2"), ("p1", "p2"), ("", ""), np.array([0, 1]), (np.array([[1.0, 0.0], [np.nan, 0.5]]),),
-            (0,), {}, (),
-        )  # fmt: skip
+        SlidePredictions(sample, ["", ""])
 
 
 def test_check_names_bags_that_would_overflow(trained, tmp_path):

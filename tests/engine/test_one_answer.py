@@ -17,25 +17,26 @@ from pams_mil.data.tables import read_table
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.evaluate.decisions.decide import DecisionRule
 from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 
 TREE = ClassHierarchy.load("bracs")
 
 
 def made(hierarchy, probabilities, *, own=None, targets=None, rule="argmax"):
-    count = len(probabilities[-1])
-    return SlidePredictions(
-        hierarchy=hierarchy,
-        names=tuple(f"s{n}" for n in range(count)),
-        patient_ids=tuple(f"p{n}" for n in range(count)),
-        splits=("test",) * count,
-        targets=np.full(count, -1) if targets is None else np.asarray(targets),
-        probabilities=tuple(np.asarray(level, float) for level in probabilities),
-        own_levels=tuple(range(hierarchy.num_levels)) if own is None else own,
-        tags={},
-        runs=(),
-        rule=DecisionRule.parse(rule),
+    count, finest = len(probabilities[-1]), np.asarray(probabilities[-1], float)
+    sample = Predictions(
+        "made",
+        hierarchy,
+        [f"s{n}" for n in range(count)],
+        np.full(count, -1) if targets is None else np.asarray(targets),
+        finest.argmax(1),
+        finest,
+        [f"p{n}" for n in range(count)],
     )
+    own = range(hierarchy.num_levels) if own is None else own
+    coarse = {level: np.asarray(probabilities[level], float) for level in own if level < hierarchy.num_levels - 1}
+    return SlidePredictions(sample, ["test"] * count, coarse).decided(DecisionRule.parse(rule))
 
 
 def one_hot(count, index, most=0.9):

@@ -43,16 +43,16 @@ def predicted(cohort, *folders, **options):
 
 def test_probabilities_of_every_level(cohort, runs):
     found = predicted(cohort, runs["pams"], split="test")
-    assert found.names == tuple(f"test-{number}" for number in range(8))
+    assert found.names == [f"test-{number}" for number in range(8)]
     assert [level.shape for level in found.probabilities] == [(8, 2), (8, 4)]
     for level in found.probabilities:
         np.testing.assert_allclose(level.sum(1), 1.0, atol=1e-6)
-    assert found.own_levels == (0, 1)
+    assert list(found.coarse) == [0]
 
 
 def test_finest_method_sums_into_coarse_levels(cohort, runs):
     found = predicted(cohort, runs["hxe"], split="test")
-    assert found.own_levels == (1,)
+    assert not found.coarse
     coarse, fine = found.probabilities
     np.testing.assert_allclose(coarse, np.stack([fine[:, :2].sum(1), fine[:, 2:].sum(1)], 1), atol=1e-12)
 
@@ -88,7 +88,7 @@ def test_several_runs_are_averaged(cohort, runs):
 def test_no_labels_and_no_patients_are_needed(cohort, runs, tmp_path):
     (tmp_path / "new.csv").write_text("slide_id\ntest-1\ntest-0\n")
     found = predict([runs["pams"]], tmp_path / "new.csv", features=cohort / "bags")
-    assert found.targets.tolist() == [-1, -1]
+    assert found.sample.target.tolist() == [-1, -1]
     files = found.write(tmp_path)
     assert [file.name for file in files][:2] == ["predictions.csv", "predictions_group.csv"]
     table = read_table(tmp_path / "predictions.csv")
@@ -129,7 +129,7 @@ def test_one_slide_of_another_width_is_listed_wherever_it_stands(cohort, runs, t
     slides = ["odd", "test-0", "test-1"] if place == "first" else ["test-0", "test-1", "odd"]
     (tmp_path / "table.csv").write_text("\n".join(["slide_id", *slides]))
     found = predict([runs["pams"]], tmp_path / "table.csv", features=tmp_path)
-    assert found.names == ("test-0", "test-1")
+    assert found.names == ["test-0", "test-1"]
     assert "9 features per tile" in found.failures["odd"]
 
 

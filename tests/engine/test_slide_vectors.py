@@ -33,7 +33,7 @@ def test_trained_and_predicted(vectors, tmp_path):
     plain = {"name": "pams", "remix": None}
     made = run(settings(vectors, method=plain, model={"name": "linear"}, epochs=30, lr=1e-1), tmp_path / "run")
     found = predict([made], vectors / "manifest.csv", split="test", features=vectors / "bags")
-    assert (found.calls() == found.targets).mean() > 0.8
+    assert (found.calls() == found.sample.target).mean() > 0.8
 
 
 @pytest.mark.parametrize(("model", "why"), [("linear", "reads one vector per slide"), ("abmil", "hold one row each")])

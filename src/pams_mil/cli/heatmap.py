@@ -68,7 +68,7 @@ def heatmap(
             output.print(f"{predictions.names[0]}:", style="bold")
             for level, shares in levels.items():
                 print_result(f"{level}: {', '.join(f'{label} {p:.3f}' for label, p in shares.items())}")
-            if predictions.findings is not None:
+            if predictions.sample.finding_probabilities is not None:
                 print_result(f"findings: {predictions.called_findings()[0]}")
             print_result(f"Page: {page}")
     if json:

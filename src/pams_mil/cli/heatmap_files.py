@@ -127,17 +127,15 @@ def write_heatmaps(
 
 def _called(predictions: SlidePredictions) -> list[str]:
     """The findings that are called on the first slide, most urgent first; none where slides have one class each."""
-    return (
-        [] if predictions.findings is None else list(reversed(predictions.called_findings()[0].split(f"{SEPARATOR} ")))
-    )
+    several = predictions.sample.finding_probabilities is not None
+    return predictions.called_findings()[0].split(f"{SEPARATOR} ")[::-1] if several else []
 
 
 def _calls(predictions: SlidePredictions) -> list[LevelCall]:
+    display = predictions.hierarchy.display
     return [
-        LevelCall(name, [(predictions.hierarchy.display(label), p) for label, p in shares.items()], int(called[0]))
-        for (name, shares), called in zip(
-            predictions.by_level(0).items(), map(predictions.calls, range(len(predictions.probabilities))), strict=True
-        )
+        LevelCall(name, [(display(label), p) for label, p in shares.items()], int(predictions.calls(level)[0]))
+        for level, (name, shares) in enumerate(predictions.by_level(0).items())
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,7 +135,7 @@ def predict(
             patients_are_slides=patients_are_slides, attend=one_after_the_other(writers) if writers else None,
             progress=partial(progress, "Predicting"),
         )  # fmt: skip
-    predictions = replace(predictions, rule=rule)
+    predictions = predictions.decided(rule)
     if guarantee is not None:
         predictions = predictions.certified(guarantee, patients_are_slides=patients_are_slides)
     written = predictions.write(place.folder, name=place.name)
@@ -175,7 +174,7 @@ def _warn_of_seen_patients(predictions: SlidePredictions) -> None:
     """Say how many slides are of patients that the model has seen: on those it looks better than it is."""
     from pams_mil.data.exposure import role_cell
 
-    seen = Counter(role_cell(roles) for roles in predictions.roles or () if roles)
+    seen = Counter(role_cell(roles) for roles in predictions.sample.roles or () if roles)
     if seen:
         counts = ", ".join(f"{role} {count:,}" for role, count in seen.items())
         print_note(

@@ -163,7 +163,7 @@ def _predicted(
         data = run.folder.config().data
         predicted = predict_own(runs, data, split=asked.split, features=asked.features, progress=progress)
     incomplete.update(predicted.incomplete)
-    return predicted.as_predictions(path.name)
+    return predicted.named(path.name)
 
 
 def _hierarchy(asked: Asked, runs: Sequence[LoadedRun]) -> ClassHierarchy:

@@ -22,11 +22,12 @@ from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig, short_name
 from pams_mil.engine.grid.folds import Folds, digest_of_folds, in_folds
 from pams_mil.engine.grid.grid import Engine, GridRun, Progress, run_cells
-from pams_mil.engine.prediction.slide_predictions import FINDINGS, RESERVED, SlidePredictions, table_identity
+from pams_mil.engine.prediction.slide_predictions import SlidePredictions, finding_targets, table_identity
 from pams_mil.engine.run.cv_folder import CrossValidationFolder, run_name
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.spec import refuse_another
-from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.evaluate.decisions.decide import DecisionRule, decide
+from pams_mil.evaluate.predictions.predictions import FINDINGS, RESERVED, Predictions
 from pams_mil.evaluate.predictions.sidecar import OUT_OF_FOLD, sidecar
 from pams_mil.evaluate.scores import score
 from pams_mil.hierarchy import ClassHierarchy
@@ -173,7 +174,7 @@ def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy) -> tuple[str,
     """Write the predictions of all folds as one; returns what is worth saying about them."""
     predictions = pooled(folder.tested(), folder.manifest_file, hierarchy)
     predictions.write(folder.path)
-    repeated = sum(" " in cell for cell in predictions.tags["fold"])
+    repeated = sum(" " in cell for cell in predictions.sample.tags["fold"])
     if not repeated:
         return ()
     who = "1 slide is" if repeated == 1 else f"{repeated:,} slides are"
@@ -209,35 +210,34 @@ def pooled(tested_by: Iterable[tuple[int, Path]], manifest_file: Path, hierarchy
     means = {level: np.array([np.mean(answers[level, slide], axis=0) for slide in slides]) for level in own}
     findings = [np.mean([[float(row[mark]) for mark in marks] for row in of], axis=0) for of in rows if marks]
     ours = {*RESERVED, FINDINGS, *marks, "fold", *(f"p_{name}" for name in hierarchy.names())}
-    folds = [" ".join(dict.fromkeys(row["fold"] for row in of)) for of in rows]
     roles = [[parse_roles(row.get(COLUMN, "")) for row in of] for of in rows]
     seen = [exposure for _, run in runs if (exposure := run.exposure()) is not None]
     notes, labels = [sidecar(file) for file in files], [row.get("target", "") for row in first]
-    return SlidePredictions(
-        hierarchy=hierarchy,
-        names=tuple(slides),
-        patient_ids=tuple(row.get("patient_id", row["slide_id"]) for row in first),
-        splits=tuple(row["split"] for row in first),
-        targets=np.array([hierarchy.index(label) if label else -1 for label in labels]),
-        labels=tuple(labels),
-        probabilities=tuple(
-            means[level] if level in means else hierarchy.summed(means[finest], level) for level in range(finest + 1)
-        ),
-        own_levels=tuple(own),
-        tags={
-            **{tag: [row[tag] for row in first] for tag in first[0] if not (tag in ours or FOLD_COLUMN.fullmatch(tag))},
-            "fold": folds,
-        },
-        runs=tuple(str(run.path) for _, run in runs),
+    tags = {tag: [row[tag] for row in first] for tag in first[0] if not (tag in ours or FOLD_COLUMN.fullmatch(tag))}
+    known = not any(None in of for of in roles)
+    sample = Predictions(
+        manifest_file.parent.name,
+        hierarchy,
+        slides,
+        np.array([hierarchy.index(label) if label else -1 for label in labels]),
+        decide(means[finest], hierarchy),
+        means[finest],
+        [row["patient_id"] for row in first] if "patient_id" in first[0] else None,
+        {**tags, "fold": [" ".join(dict.fromkeys(row["fold"] for row in of)) for of in rows]},
+        layout="PAMS",
+        decided_by=str(DecisionRule()),
         weights=tuple(weights for note in notes for weights in note["weights"]),
         made_by=tuple(origin for note in notes for origin in note["made_by"]),
-        # The mean has seen what any of the models has seen.
-        roles=None if any(None in of for of in roles) else tuple(_NO_ROLES.union(*filter(None, of)) for of in roles),
-        exposure=reduce(operator.or_, seen) if len(seen) == len(runs) else None,
-        patients_known="patient_id" in first[0],
         table=table_identity(manifest_file, OUT_OF_FOLD),
-        findings=np.array(findings) if findings else None,
+        # The mean has seen what any of the models has seen.
+        roles=[_NO_ROLES.union(*filter(None, of)) for of in roles] if known else None,
+        exposure_known=known,
+        exposure=reduce(operator.or_, seen) if len(seen) == len(runs) else None,
+        finding_targets=finding_targets(labels, hierarchy),
+        finding_probabilities=np.array(findings) if findings else None,
     )
+    coarse = {level: p for level, p in means.items() if level != finest}
+    return SlidePredictions(sample, [row["split"] for row in first], coarse, tuple(str(run.path) for _, run in runs))
 
 
 def score_folds(folder: CrossValidationFolder, pooled: Predictions) -> list[dict[str, Any]]:

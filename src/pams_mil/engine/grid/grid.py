@@ -210,7 +210,7 @@ def predict_cell(cell: Cell, folder: RunFolder, cache: BagCache | None = None) -
     files = {path.relative_to(folder.path).as_posix(): file_digest(path) for path in written}
     manifest = read_manifest(data, predictions.hierarchy)
     predicted = predicted_summary(open_store(data.features, manifest), manifest, split)
-    marker = {**predictions.made_by[0], split: predicted, "files": files, "slides": len(predictions)}
+    marker = {**predictions.sample.made_by[0], split: predicted, "files": files, "slides": len(predictions)}
     atomic.write_json(folder.path / DONE[split], marker)
 
 

@@ -67,15 +67,16 @@ def calibrate(
             f"The same slides chose the epoch (training.select is {config.training.select}), so the probabilities may "
             "still be a little too sure; with training.select=last they are untouched."
         )
-    names = [hierarchy.names()[target] for target in slides.targets]
+    sample, names = slides.sample, hierarchy.names()
+    rows = list(zip(sample.slide_ids, sample.patients, strict=True))
     result = RunCalibration(
         levels=tuple(levels),
         weights=loaded.weights,
         hierarchy=hierarchy.digest,
-        validation=validation_digest(list(zip(slides.names, slides.patient_ids, names, strict=True))),
+        validation=validation_digest([(*row, names[target]) for row, target in zip(rows, sample.target, strict=True)]),
         num_slides=len(slides),
-        num_patients=len(set(slides.patient_ids)),
-        exposure=Exposure.of((*row, "calibrate") for row in zip(slides.names, slides.patient_ids, strict=True)),
+        num_patients=sample.num_patients,
+        exposure=Exposure.of((*row, "calibrate") for row in rows),
         notes=tuple(dict.fromkeys(notes)),
     )
     result.write(folder.path)
@@ -94,12 +95,12 @@ def run_bias(run: Path | str | RunFolder, *, trusted: bool = False) -> TrainingB
 def _fit_level(slides: SlidePredictions, level: int, bias: TrainingBias) -> tuple[CalibratedLevel, list[str]]:
     hierarchy, p = slides.hierarchy, slides.probabilities[level]
     name, names = hierarchy.level_names[level], hierarchy.names(level)
-    true = hierarchy.lift(slides.targets, level)
+    true = hierarchy.lift(slides.sample.target, level)
     try:
         fitted = fit_probability_calibration(p, true, hierarchy, level, bias=bias)
     except ParameterError as error:
         raise RunError(f"Level {name!r} of the validation slides: {error}") from error
-    after = cross_calibrated(p, true, slides.as_predictions("validation").patient, hierarchy, level, bias=bias)
+    after = cross_calibrated(p, true, slides.sample.patient, hierarchy, level, bias=bias)
     per_class = dict(zip(names, np.bincount(true, minlength=len(names)).tolist(), strict=True))
     calibrated = CalibratedLevel(
         name=name,

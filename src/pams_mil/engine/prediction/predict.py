@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ from pams_mil.engine.config.run_config import DataConfig
 from pams_mil.engine.inference_loop import infer
 from pams_mil.engine.learner import Learner, Prediction
 from pams_mil.engine.prediction.hub import local_folder
-from pams_mil.engine.prediction.prediction_table import PredictionManifest, read_for_prediction
+from pams_mil.engine.prediction.prediction_table import read_for_prediction, table_tags
 from pams_mil.engine.prediction.run_calibration import RunCalibration, read_calibration
-from pams_mil.engine.prediction.slide_predictions import SlidePredictions, table_identity
+from pams_mil.engine.prediction.slide_predictions import SlidePredictions, finding_targets, table_identity
 from pams_mil.engine.prediction.tiles import Attend
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.checkpoint import load_weights
@@ -36,6 +36,8 @@ from pams_mil.engine.run.spec import RunSpec, differences
 from pams_mil.engine.run.trained_slides import changed_labels
 from pams_mil.engine.training.run_cohort import read_manifest
 from pams_mil.errors import BagError, CheckpointError, PamsError, RunError
+from pams_mil.evaluate.decisions.decide import DecisionRule, decide
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.models.core.devices import choose_device
 
 _INSPECTED_BAGS = 5
@@ -180,24 +182,51 @@ def predict(
         table.manifest, hierarchy, store, cache=cache, with_coords=attend is not None, sources=table.sources,
         origin=origin,
     )  # fmt: skip
-    results = _predict_bags([run.learner for run in loaded], calibrations, bags, attend, progress)
+    # A level has an answer of its own only if every run gives one; else part of the mean would be a sum of the finest.
+    own = sorted(set.intersection(*(set(run.learner.own_levels) for run in loaded)))
+    answered = _predict_bags([run.learner for run in loaded], calibrations, own, bags, attend, progress)
     # Back into the order of the table: bags that cannot be read come last. By the number alone, answers have no order.
-    probabilities = dict(sorted(results, key=operator.itemgetter(0)))
-    weights = tuple(identity_of(run, calibrated=calibrated) for run in loaded)
-    gathered = _gather(loaded, table, probabilities)
-    roles = None
+    results = sorted(answered, key=operator.itemgetter(0))
+    failed = [(table.sources[row], str(answer)) for row, answer in results if isinstance(answer, PamsError)]
+    predicted = [table.sources[row] for row, answer in results if not isinstance(answer, PamsError)]
+    answers = [answer for _, answer in results if not isinstance(answer, PamsError)]
+    if not answers:
+        raise RunError(f"None of the {len(failed)} slides could be predicted. The first: {failed[0][1]}")
+    slides, patients = [source.name for source in predicted], [source.patient_id for source in predicted]
+    levels = {level: np.stack([answer[place] for answer in answers]) for place, level in enumerate(own)}
+    finest, roles = levels.pop(hierarchy.num_levels - 1), None
     if exposure is not None:
-        records = {source.name: source.records for source in table.sources}
-        marks = [[store.fingerprint(one).content for one in records[name]] for name in gathered.names]
-        roles = exposure.roles(gathered.names, gathered.patient_ids, marks)
-    relabeled = [changed_labels(run.folder.path, table.manifest) for run in loaded]
-    return replace(
-        gathered,
-        weights=weights,
+        marks = [[store.fingerprint(one).content for one in source.records] for source in predicted]
+        roles = exposure.roles(slides, patients, marks)
+    several = hierarchy.findings == "several"
+    sample = Predictions(
+        loaded[0].path.name,
+        hierarchy,
+        slides,
+        np.array([source.target for source in predicted], dtype=np.int64),
+        decide(finest, hierarchy),
+        finest,
+        patients if table.patients_known else None,
+        table_tags(predicted),
+        layout="PAMS",
+        decided_by=str(DecisionRule()),
         made_by=tuple(run.origin for run in loaded),
-        exposure=exposure,
-        roles=roles,
+        weights=tuple(identity_of(run, calibrated=calibrated) for run in loaded),
         table={} if table.manifest.source is None else table_identity(table.manifest.source, split),
+        roles=roles,
+        exposure_known=roles is not None,
+        finding_targets=finding_targets([source.label for source in predicted], hierarchy),
+        finding_probabilities=np.stack([answer[-1] for answer in answers]) if several else None,
+        exposure=exposure,
+    )
+    relabeled = [changed_labels(run.folder.path, table.manifest) for run in loaded]
+    return SlidePredictions(
+        sample,
+        [source.records[0].split for source in predicted],
+        levels,
+        tuple(str(run.path) for run in loaded),
+        {source.name: reason for source, reason in failed},
+        incomplete=tuple(dict.fromkeys(source.patient_id for source, _ in failed)),
         relabeled={slide: change for of_run in relabeled for slide, change in of_run.items()},
     )
 
@@ -228,11 +257,12 @@ def predict_own(
 def _predict_bags(
     learners: list[Learner],
     calibrations: Sequence[RunCalibration | None],
+    levels: Sequence[int],
     bags: BagDataset,
     attend: Attend | None,
     progress: Callable[[float], None] | None,
 ) -> Iterator[tuple[int, list[Array] | PamsError]]:
-    """For every bag, the probabilities [c] of every level, averaged over the learners, or why there are none.
+    """For every bag, the probabilities [c] of some levels, averaged over the learners, or why there are none.
 
     Where slides have several findings, those of single findings [k] follow.
     """
@@ -240,7 +270,7 @@ def _predict_bags(
         if isinstance(outcome, PamsError):
             yield index, outcome
         else:
-            yield index, _mean_probabilities(learners, calibrations, outcome)
+            yield index, _mean_probabilities(learners, calibrations, levels, outcome)
             if attend is not None and sample is not None:
                 attend(sample, _mean_attention([one.attention or [] for one in outcome], sample.slide_id))
         if progress is not None:
@@ -248,22 +278,24 @@ def _predict_bags(
 
 
 def _mean_probabilities(
-    learners: list[Learner], calibrations: Sequence[RunCalibration | None], predictions: list[Prediction]
+    learners: list[Learner],
+    calibrations: Sequence[RunCalibration | None],
+    levels: Sequence[int],
+    predictions: list[Prediction],
 ) -> list[Array]:
     per_run = [
         one.probabilities if calibration is None else calibration.apply(one.probabilities)
         for one, calibration in zip(predictions, calibrations, strict=True)
     ]
-    arrays = [[level.numpy() for level in one] for one in per_run]
     findings = [one.findings[0].numpy() for one in predictions if one.findings is not None]
-    return [
+    means = [
         # [0]: predictions were taken apart, so each holds one bag.
-        *(
-            np.mean([learner.at_level(one, level)[0] for learner, one in zip(learners, arrays, strict=True)], axis=0)
-            for level in range(learners[0].hierarchy.num_levels)
-        ),
-        *([np.mean(findings, axis=0)] if findings else []),
+        np.mean(
+            [p[learner.levels.index(level)][0].numpy() for learner, p in zip(learners, per_run, strict=True)], axis=0
+        )
+        for level in levels
     ]
+    return [*means, *([np.mean(findings, axis=0)] if findings else [])]
 
 
 def _refuse_other_features(run: LoadedRun, store: BagStore, manifest: Manifest) -> None:
@@ -303,45 +335,6 @@ def _mean_attention(attention: list[list[Tensor | None]], slide_id: str) -> list
             raise RunError(f"A model has no attention to show for slide {slide_id!r}; predict without --attention.")
         means.append(torch.stack(present).mean(0))
     return means
-
-
-def _gather(
-    loaded: list[LoadedRun], table: PredictionManifest, probabilities: dict[int, list[Array] | PamsError]
-) -> SlidePredictions:
-    hierarchy = loaded[0].spec.hierarchy
-    failures = {
-        table.sources[index].name: str(bag) for index, bag in probabilities.items() if isinstance(bag, PamsError)
-    }
-    rows = [index for index, bag in probabilities.items() if not isinstance(bag, PamsError)]
-    answers = [bag for bag in probabilities.values() if not isinstance(bag, PamsError)]
-    if not answers:
-        raise RunError(
-            f"None of the {len(probabilities)} slides could be predicted. The first: {next(iter(failures.values()))}"
-        )
-    sources = [table.sources[row] for row in rows]
-    # A level has an answer of its own only if every run gives one; else part of the mean is a sum of the finest
-    # level's.
-    own = set.intersection(*(set(run.learner.own_levels) for run in loaded))
-    return SlidePredictions(
-        hierarchy=hierarchy,
-        names=tuple(source.name for source in sources),
-        patient_ids=tuple(source.patient_id for source in sources),
-        splits=tuple(source.records[0].split for source in sources),
-        targets=table.targets[rows],
-        probabilities=tuple(np.stack([bag[level] for bag in answers]) for level in range(hierarchy.num_levels)),
-        own_levels=tuple(sorted(own)),
-        tags={tag: [cells[row] for row in rows] for tag, cells in table.tags.items()},
-        runs=tuple(str(run.path) for run in loaded),
-        failures=failures,
-        incomplete=tuple(
-            dict.fromkeys(
-                table.sources[row].patient_id for row, bag in probabilities.items() if isinstance(bag, PamsError)
-            )
-        ),
-        patients_known=table.patients_known,
-        findings=np.stack([bag[-1] for bag in answers]) if hierarchy.findings == "several" else None,
-        labels=tuple(source.label for source in sources),
-    )
 
 
 def _checkpoint_file(path: Path, which: str) -> Path:

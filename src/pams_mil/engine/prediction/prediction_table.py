@@ -7,9 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from pams_mil.data import tables
 from pams_mil.data.finding_labels import has_class_columns
 from pams_mil.data.manifest.manifest import BagSource, Manifest, bag_sources
@@ -20,15 +17,13 @@ from pams_mil.hierarchy import ClassHierarchy
 
 @dataclass(frozen=True)
 class PredictionManifest:
-    """The slides to predict; targets [n] are finest classes, -1 where unknown.
+    """The slides to predict; targets are -1 where unknown.
 
     Without `patients_known` the table names no patients, and every slide stands for one.
     """
 
     manifest: Manifest
     sources: tuple[BagSource, ...]
-    targets: npt.NDArray[np.int64]
-    tags: Mapping[str, Sequence[str]]
     patients_known: bool
 
 
@@ -64,8 +59,7 @@ def read_for_prediction(
         raise ManifestError(f"{manifest.where} has no slides to predict.")
     sources = bag_sources(manifest, hierarchy, merge_cases=merge_cases, labels_needed=False)
     _refuse_repeated(sources, manifest.where)
-    targets = np.asarray([source.target for source in sources], dtype=np.int64)
-    return PredictionManifest(manifest, sources, targets, _tags(sources), known)
+    return PredictionManifest(manifest, sources, known)
 
 
 def _refuse_repeated(sources: Sequence[BagSource], path: Path | str) -> None:
@@ -75,7 +69,7 @@ def _refuse_repeated(sources: Sequence[BagSource], path: Path | str) -> None:
         raise ManifestError(f"{path} has {len(twice)} slides more than once: {listing(twice)}.")
 
 
-def _tags(sources: Sequence[BagSource]) -> dict[str, list[str]]:
+def table_tags(sources: Sequence[BagSource]) -> dict[str, list[str]]:
     """The column `tags` and all columns PAMS does not know, for subsets in reports."""
     first = [source.records[0] for source in sources]
     tags = {"tags": [";".join(record.tags) for record in first]} if any(record.tags for record in first) else {}

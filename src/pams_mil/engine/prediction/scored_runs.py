@@ -66,7 +66,7 @@ class ScoredRun:
         if self.slides is None:
             return CrossValidationFolder(self.path).predictions_file
         table = table or self.runs[0].folder.config().data.manifest
-        slot = home.slot(table, self.slides.table["split"], *(["calibrated"] if calibrated else []))
+        slot = home.slot(table, self.slides.sample.table["split"], *(["calibrated"] if calibrated else []))
         return self.slides.write(home.predictions, name=slot)[0]
 
     @property
@@ -131,8 +131,8 @@ def stored_predictions(run: LoadedRun, split: str) -> Predictions | None:
 
 def labeled_slides(predictions: SlidePredictions, name: str, *, external: bool) -> Predictions:
     """The slides that have a label, with what must be said about the others and about where they come from."""
-    rows = np.flatnonzero(predictions.targets >= 0)
-    where = predictions.table.get("name", "the table")
+    rows = np.flatnonzero(predictions.sample.target >= 0)
+    where = predictions.sample.table.get("name", "the table")
     if not len(rows):
         raise PredictionsError(
             f"None of the {len(predictions)} slides of {where} has a label, so there is nothing to score. Add a column "

@@ -30,12 +30,20 @@ _COLUMNS = (
 """Fields with an entry for every row."""
 DECIDED_BY = "decided_by"
 """The column that says which rule made the predictions, e.g. argmax or kappa=3."""
+DISAGREES = "disagrees"
+"""The column of what coarser levels' own outputs say where they contradict the call; empty where all agree."""
+FINDINGS = "findings"
+"""The column of all findings that are called, where slides have several."""
+OWN = "own_prediction"
+"""The column, in a coarser level's file, of what its own output says."""
+RESERVED = ("slide_id", "patient_id", "split", COLUMN, "target", "prediction", DECIDED_BY, DISAGREES, OWN)
+"""Columns of ours; those of the table with such a name are left out."""
 _LABELS = {
     "label", "labels", "y", "y_true", "true", "true_class", "true_label", "truth", "ground_truth", "gt", "class",
     "diagnosis", "target",
 }  # fmt: skip
 _NOT_LABELS = {
-    "slide_id", "patient_id", "split", COLUMN, "prediction", DECIDED_BY, "disagrees", "own_prediction", "certified",
+    "slide_id", "patient_id", "split", COLUMN, "prediction", DECIDED_BY, DISAGREES, OWN, "certified",
     "certified_slide", "cannot_exclude", "interval_low", "interval_high", "tags",
 }  # fmt: skip
 """Columns of our own files that name classes, but not the true one."""
@@ -102,6 +110,11 @@ class Predictions:
         if self.patient_ids is None:
             return np.arange(len(self), dtype=np.int64) if self.seeds is None else numbered(self.slide_ids)
         return numbered(self.patient_ids)
+
+    @property
+    def patients(self) -> Sequence[str]:
+        """Whose slide each row is; where nobody said, every slide stands for a patient."""
+        return self.slide_ids if self.patient_ids is None else self.patient_ids
 
     @property
     def folds(self) -> Sequence[str] | None:
@@ -212,9 +225,8 @@ class Predictions:
         """
         if self.roles is None and not self.weights and self.layout == "memory":  # the caller vouches for arrays
             return self
-        patients = self.slide_ids if self.patient_ids is None else self.patient_ids
         notes = admit(
-            purpose, self.roles, patients, known=self.exposure_known, by_weights=bool(self.weights),
+            purpose, self.roles, self.patients, known=self.exposure_known, by_weights=bool(self.weights),
             seen_patients=seen_patients,
         )  # fmt: skip
         return replace(self, notes=tuple(dict.fromkeys((*self.notes, *notes))))
@@ -271,7 +283,7 @@ def all_weights(parts: Sequence[Predictions]) -> tuple[str, ...]:
 def join_seeds(name: str, seeds: Mapping[str, Predictions]) -> Predictions:
     """Several seeds of one method as one sample: every slide once per seed, patients and folds as they are."""
     seeded = [
-        replace(one, tags={**one.tags, "seed": [seed] * len(one)}, patient_ids=one.patient_ids or one.slide_ids)
+        replace(one, tags={**one.tags, "seed": [seed] * len(one)}, patient_ids=one.patients)
         for seed, one in seeds.items()
     ]
     shared = set.intersection(*(set(one.tags) for one in seeded))
@@ -319,28 +331,50 @@ def require_probabilities(probabilities: Array, slide_ids: Sequence[str], where:
         )
 
 
-def write_predictions(path: Path | str, predictions: Predictions, *, splits: Sequence[str] | None = None) -> None:
+def write_predictions(
+    path: Path | str,
+    predictions: Predictions,
+    *,
+    splits: Sequence[str] | None = None,
+    columns: Mapping[str, Sequence[str]] | None = None,
+    level: int = -1,
+) -> None:
     """Write the predictions CSV: slide_id, patient_id, split, exposure, target, prediction, decided_by, p_<class>...
 
-    `patient_id`, `exposure` and `decided_by` are left out when they are not known; tags follow.
+    `patient_id`, `exposure`, `target` and `decided_by` are left out when they are not known; tags follow, but those
+    with the name of a column of ours: nobody could read a table that has a name twice.
+
+    Args:
+        path: The file.
+        predictions: What is written.
+        splits: Of each row; None: all are `test`.
+        columns: Further columns, before the probabilities.
+        level: The level of the file; the probabilities are then of this level, targets and calls are lifted to it.
     """
-    names, n = predictions.hierarchy.names(), len(predictions)
-    columns: dict[str, Iterable[object]] = {"slide_id": predictions.slide_ids}
+    hierarchy, n, finest = predictions.hierarchy, len(predictions), level in (-1, predictions.hierarchy.num_levels - 1)
+    names, lifted = hierarchy.names(level), hierarchy.groups(level)
+    table: dict[str, Iterable[object]] = {"slide_id": predictions.slide_ids}
     if predictions.patient_ids is not None:
-        columns["patient_id"] = predictions.patient_ids
-    columns["split"] = splits or repeat("test", n)
+        table["patient_id"] = predictions.patient_ids
+    table["split"] = splits or repeat("test", n)
     if predictions.exposure_known and predictions.roles is not None:
-        columns[COLUMN] = map(role_cell, predictions.roles)
-    columns |= {"target": map(predictions.label, range(n)), "prediction": (names[c] for c in predictions.predicted)}
+        table[COLUMN] = map(role_cell, predictions.roles)
+    if (predictions.target >= 0).any():
+        rows = enumerate(predictions.target.tolist())
+        table["target"] = (
+            "" if t < 0 else predictions.label(row) if finest else names[lifted[t]] for row, t in rows
+        )  # fmt: skip
+    table["prediction"] = (names[lifted[call]] for call in predictions.predicted)
     if predictions.decided_by:
-        columns[DECIDED_BY] = repeat(predictions.decided_by, n)
+        table[DECIDED_BY] = repeat(predictions.decided_by, n)
+    table |= columns or {}
     if (p := predictions.probabilities) is not None:
-        columns |= {f"p_{name}": map(float, p[:, place]) for place, name in enumerate(names)}
-    if (p := predictions.finding_probabilities) is not None:
-        found = predictions.hierarchy.finding_classes.tolist()
-        columns |= {f"f_{names[index]}": map(float, p[:, place]) for place, index in enumerate(found)}
-    columns |= {tag: cells for tag, cells in predictions.tags.items() if tag not in (DECIDED_BY, COLUMN)}
-    atomic.write_csv(path, list(columns), zip(*columns.values(), strict=True))
+        table |= {f"p_{name}": map(float, p[:, place]) for place, name in enumerate(names)}
+    if (p := predictions.finding_probabilities) is not None and finest:
+        found = hierarchy.finding_classes.tolist()
+        table |= {f"f_{names[index]}": map(float, p[:, place]) for place, index in enumerate(found)}
+    table |= {tag: cells for tag, cells in predictions.tags.items() if tag not in {*RESERVED, *table}}
+    atomic.write_csv(path, list(table), zip(*table.values(), strict=True))
 
 
 def refuse_unread_labels(path: Path | str, hierarchy: ClassHierarchy) -> None:
