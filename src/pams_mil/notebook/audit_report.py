@@ -19,7 +19,7 @@ from pams_mil.hierarchy import as_hierarchy
 from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.notebook.array_inputs import predictions_from_arrays, tags
 from pams_mil.report.audit_html import audit_bands, write_audit
-from pams_mil.report.audit_tables import metric_cell, severe_table
+from pams_mil.report.audit_tables import metric_columns, severe_table
 from pams_mil.report.charts import CurveSeries
 from pams_mil.report.first_screen import Counts, curve_series, notebook_html
 from pams_mil.report.live import Links
@@ -142,11 +142,8 @@ class AuditReport:
 
     def table(self, level: int = -1) -> ReportTable:
         """The scores at a level with intervals."""
-        scores = [
-            Column.of(key, partial(lambda key, model: metric_cell(model.levels[level], key), key)) for key in SHOWN
-        ]
-        slides = Column("slides", lambda model: model.levels[level].n)
-        return ReportTable.of(self.scores.models, [Column("model", "name"), slides, *scores])
+        named = [Column("model", "name"), Column("slides", lambda model: model.levels[level].n)]
+        return ReportTable.of(self.scores.models, [*named, *metric_columns(SHOWN, level)])
 
     def to_frame(self) -> Any:
         """All scores as a pandas frame: one row per model, level and metric, with its interval."""
