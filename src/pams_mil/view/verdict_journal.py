@@ -215,20 +215,19 @@ class Journal:
         place = {slide: row for row, slide in enumerate(self.digests)}
         # Slides of this worklist in its order, then the others as they were read.
         slides = sorted(last, key=lambda slide: (place.get(slide, len(place)), last[slide].number))
-        rows = [self._cells(slide, last[slide]) for slide in slides]
+        rows = []
+        for slide in slides:
+            verdict = last[slide]
+            target = self.targets.get(slide) or verdict.facts["target"]
+            rows.append({
+                **verdict.facts, "slide_id": slide, "target": target if verdict.label else "",
+                "reader_class": verdict.label, "verdict": verdict.verdict, "seconds": f"{verdict.seconds:.1f}",
+                "blind": "yes" if verdict.blind else "no", "note": " ".join(verdict.note.split()),
+                "reviewer": self.reviewer, "time": verdict.time, "run": verdict.case,
+            })  # fmt: skip
         targets = [cells["target"] for cells in rows if cells["reader_class"]]
         header = [name for name in HEADER if name != "target" or (targets and all(targets))]
         return header, [[cells[name] for name in header] for cells in rows]
-
-    def _cells(self, slide: str, verdict: Verdict) -> dict[str, str]:
-        target = self.targets.get(slide) or verdict.facts["target"]
-        return {
-            **verdict.facts, "slide_id": slide, "target": target if verdict.label else "",
-            "reader_class": verdict.label, "verdict": verdict.verdict, "seconds": f"{verdict.seconds:.1f}",
-            "blind": "yes" if verdict.blind else "no",
-            "note": " ".join(verdict.note.split()), "reviewer": self.reviewer, "time": verdict.time,
-            "run": verdict.case,
-        }  # fmt: skip
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -182,7 +182,7 @@ class _Run:
     def _finish(self, claimed: _Claimed) -> None:
         source = claimed.source
         try:
-            with claimed.ready.result() as slide:
+            with contextlib.closing(claimed.ready.result()) as slide:
                 planned, done = len(slide.plan.cells), 0
 
                 def encoded(tiles: int) -> None:

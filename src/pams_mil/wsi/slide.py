@@ -38,7 +38,12 @@ class Slide:
         cache: object = None,
     ) -> None:
         self.path = Path(path)
-        _check_file(self.path)
+        if self.path.is_dir():
+            if known := said_of(self.path):
+                raise SlideError(f"{self.path.name} cannot be read as a slide. {known}")
+            raise SlideError(f"{self.path} is a folder, not a slide; name the file inside it.")
+        if not self.path.is_file():
+            raise SlideError(f"There is no slide {self.path}.")
         self._cache = cache  # decoded tiles shared with other slides, see OpenSlideReader
         self.reader_name, first = _open_any(self.path, reader, cache)
         self.levels: tuple[PyramidLevel, ...] = first.levels
@@ -132,15 +137,6 @@ def open_unscaled(path: Path, *, cache: object = None) -> tuple[Slide, float | N
         # The 1.0 only lets the slide be opened; the None beside it keeps it from being shown as a scale.
         return Slide(path, mpp_of_slide=1.0, mpp_is_certain=True, cache=cache), None
     return slide, slide.mpp
-
-
-def _check_file(path: Path) -> None:
-    if path.is_dir():
-        if known := said_of(path):
-            raise SlideError(f"{path.name} cannot be read as a slide. {known}")
-        raise SlideError(f"{path} is a folder, not a slide; name the file inside it.")
-    if not path.is_file():
-        raise SlideError(f"There is no slide {path}.")
 
 
 def _open_any(path: Path, wanted: str, cache: object) -> tuple[str, Reader]:

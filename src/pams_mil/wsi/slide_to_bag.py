@@ -52,12 +52,6 @@ class PreparedSlide:
         self.stream.stop()
         self.slide.close()
 
-    def __enter__(self) -> PreparedSlide:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def prepare(source: SlideSource, settings: TileSettings, work: WorkSettings, pool: Executor) -> PreparedSlide:
     """Open a slide, find its tissue and plan its tiles; the readers of `pool` start on the first of them."""

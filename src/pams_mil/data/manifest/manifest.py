@@ -104,20 +104,14 @@ class Manifest:
         if not chosen:
             present = sorted({record.split for record in self.records if record.split})
             available = f"the table has {listing(present)}" if present else "no slide is in any split"
-            raise ManifestError(
-                f"No slide of {self.where} is in the split {split!r}; {available}. {self._how_to_split()}"
-            )
+            columns, advice = _extra_columns(self.records[:1]), "Make splits with 'pams split'."
+            if folds := [name for name in columns if FOLD_COLUMN.fullmatch(name)]:
+                number = folds[0].removeprefix("fold_")
+                advice = f"It has the columns {listing(folds)}: choose one, e.g. --fold {number}."
+            elif "fold" in columns:
+                advice = f"It has the column 'fold': hold one out, e.g. --fold {self.records[0].extra['fold'] or 0}."
+            raise ManifestError(f"No slide of {self.where} is in the split {split!r}; {available}. {advice}")
         return replace(self, records=chosen)
-
-    def _how_to_split(self) -> str:
-        """What to do about missing splits: take a fold that the table has, or make splits."""
-        columns = _extra_columns(self.records[:1])
-        folds = [name for name in columns if FOLD_COLUMN.fullmatch(name)]
-        if folds:
-            return f"It has the columns {listing(folds)}: choose one, e.g. --fold {folds[0].removeprefix('fold_')}."
-        if "fold" in columns:
-            return f"It has the column 'fold': hold one out, e.g. --fold {self.records[0].extra['fold'] or 0}."
-        return "Make splits with 'pams split'."
 
     @property
     def where(self) -> str:

@@ -38,9 +38,17 @@ def read_hdf5(path: Path, *, verify: bool = True, mapped: bool = False) -> Bag:
                 return read_marked(file, path, verify=verify)
             placed = own_dataset(file, "coords", path) if "coords" in names else None
             # On a name that several state: features before coordinates before file.
-            if placed is not None:
-                attributes |= _attributes(placed)
-            return _read_foreign(features, placed, attributes | own, names, path, mapped=mapped)
+            attributes |= {} if placed is None else _attributes(placed)
+            attributes |= own
+            whole = _of_whole(attributes, features.shape)
+            # The file of a whole slide may list the tiles that it was made from; its one vector has no place itself.
+            coords = None if placed is None or whole else read_dataset(placed, path, mapped=mapped)
+            if "augmented" in names and not {"tile_size_um", "unit"} & set(attributes):
+                attributes, coords = _early_stamp(attributes, coords)
+            in_microns = attributes.get("unit") == "um" or "tile_size_um" in attributes
+            info = _info(attributes, _layout(names, attributes) + whole)
+            rows = as_rows(read_dataset(features, path, mapped=mapped))
+            return Bag(rows, info=info, **{"coords_um" if in_microns else "coords_px0": coords})
         except BagError:
             raise
         except Exception as error:  # damaged HDF5 raises OSError, KeyError, RuntimeError, ValueError and more
@@ -109,28 +117,6 @@ def _attributes(owner: h5py.File | h5py.Dataset) -> dict[str, Any]:
     if not h5py.h5a.get_num_attrs(owner.id):  # CLAM writes none, and asking for them takes longer than for their number
         return {}
     return {name: value.decode() if isinstance(value, bytes) else value for name, value in owner.attrs.items()}
-
-
-def _read_foreign(
-    features: h5py.Dataset,
-    placed: h5py.Dataset | None,
-    attributes: dict[str, Any],
-    names: set[str],
-    path: Path,
-    *,
-    mapped: bool,
-) -> Bag:
-    whole = _of_whole(attributes, features.shape)
-    # The file of a whole slide may list the tiles that it was made from; its one vector has no place itself.
-    coords = None if placed is None or whole else read_dataset(placed, path, mapped=mapped)
-    if "augmented" in names and not {"tile_size_um", "unit"} & set(attributes):
-        attributes, coords = _early_stamp(attributes, coords)
-    in_microns = attributes.get("unit") == "um" or "tile_size_um" in attributes
-    rows, info = (
-        as_rows(read_dataset(features, path, mapped=mapped)),
-        _info(attributes, _layout(names, attributes) + whole),
-    )
-    return Bag(rows, info=info, **{"coords_um" if in_microns else "coords_px0": coords})
 
 
 def _early_stamp(attributes: dict[str, Any], coords: AnyArray | None) -> tuple[dict[str, Any], AnyArray | None]:
