@@ -43,9 +43,10 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 def _class_files(value: Any) -> Any:
-    """Several class files; a list of one is that one."""
-    files = [str(one) if isinstance(one, Path) else one for one in value] if isinstance(value, (list, tuple)) else value
-    return files[0] if isinstance(files, list) and len(files) == 1 else files
+    """One class file or several, as text; a list of one is that one."""
+    given = value if isinstance(value, (list, tuple)) else [value]
+    files = [str(one) if isinstance(one, Path) else one for one in given]
+    return files[0] if len(files) == 1 else files
 
 
 ClassFiles = Annotated[str | Annotated[tuple[str, ...], Field(min_length=2)], BeforeValidator(_class_files)]
@@ -273,16 +274,17 @@ def configure(
     Traceback (most recent call last):
     pams_mil.errors.ConfigError: the settings: there is no setting 'training.epoch'. Did you mean 'epochs'? ...
     """
-    cohort = {"manifest": manifest, **({} if features is None else {"features": features}), **(data or {})}
-    sections = {"pairing": pairing, "compute": compute, "training": training}
     content = {
-        "data": cohort,
-        "classes": str(classes) if isinstance(classes, Path) else classes,
+        "data": {"manifest": manifest, "features": features, **(data or {})},
+        "classes": classes,
         "method": method,
         "model": model,
+        "pairing": dict(pairing or {}),
+        "compute": dict(compute or {}),
+        "training": training,
         "seed": seed,
     }
-    return build(RunConfig, {**content, **{key: dict(values) for key, values in sections.items() if values}})
+    return build(RunConfig, content)
 
 
 def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:

@@ -36,11 +36,7 @@ class RunCheckpoints:
     spec: RunSpec
 
     def save_last(
-        self,
-        learner: Learner,
-        optimizer: torch.optim.Optimizer,
-        progress: RunProgress,
-        average: AveragedWeights | None = None,
+        self, learner: Learner, optimizer: torch.optim.Optimizer, progress: RunProgress, average: AveragedWeights | None
     ) -> None:
         """Everything that is needed to go on as if nothing had happened."""
         state: dict[str, Any] = {"spec": self.spec.to_json(), "progress": progress.to_json()}
@@ -68,7 +64,7 @@ class RunCheckpoints:
             checkpoint.save(self.folder.best, Checkpoint(saved.tensors, {**saved.state, "spec": self.spec.to_json()}))
 
     def restore(
-        self, learner: Learner, optimizer: torch.optim.Optimizer, average: AveragedWeights | None = None
+        self, learner: Learner, optimizer: torch.optim.Optimizer, average: AveragedWeights | None
     ) -> RunProgress:
         """Put learner, optimizer and average back to the last checkpoint; a fresh start when there is none."""
         if not self.folder.last.exists():
