@@ -163,4 +163,5 @@ class Series(list):
 def test_labels_may_be_any_column():
     assert metrics.accuracy(Series(["a", "b"]), Series(["a", "c"]), TREE) == 0.5
     assert metrics.accuracy(np.array(["a", "b"]), np.array(["a", "c"]), TREE) == 0.5
+    assert metrics.accuracy(list(np.array(["a", "b"])), list(np.array([0, 2])), TREE) == 0.5
     assert metrics.accuracy(np.array([0, 1], dtype=np.uint8), (0, 2), TREE) == 0.5

@@ -55,7 +55,8 @@ def class_indices(labels: Labels, hierarchy: ClassHierarchy, level: int = -1, wh
 
 def _class_index(label: Any, hierarchy: ClassHierarchy, level: int, what: str, column: list[Any]) -> int:
     names = hierarchy.names(level)
-    number = isinstance(label, (bool, int, float, np.generic)) and math.isfinite(label) and int(label) == label
+    number = isinstance(label, (int, float, np.integer, np.floating, np.bool_)) and math.isfinite(label)
+    number = number and int(label) == label
     if isinstance(label, str) or (number and named_by_numbers(hierarchy, level)):
         try:
             return hierarchy.index(label if isinstance(label, str) else str(int(label)), level)
