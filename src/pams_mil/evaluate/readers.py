@@ -118,11 +118,12 @@ class ReaderAudit:
 
     def _model_sentence(self) -> str:
         gaps, (more, less) = self._gaps, self._sides()
-        every = [
+        best, worst = (
             f"{100 * gap.difference:+.1f} ({100 * gap.interval[0]:+.1f} to {100 * gap.interval[1]:+.1f})"
-            for gap in gaps.values()
-        ]
-        detail = f"({every[0]} to {every[-1]} points at each reader's own false alarms, 95 % intervals in brackets)"
+            for gap in (list(gaps.values())[place] for place in (0, -1))
+        )
+        varied = next(iter(gaps.values())).varied
+        detail = f"({best} to {worst} points at each reader's own false alarms, 95 % intervals over {varied})"
         for side, words in ((more, "more"), (less, "less")):
             if len(side) == len(gaps):
                 return f"{self.model} is outside of the readers' range: it misses {words} than every reader {detail}."
@@ -239,7 +240,7 @@ def _reader_scores(reader: Predictions, model: Predictions | None, seed: int, re
         drawn = pair.reference.drawn(rates) or seen
         alarms = seen["false_alarm_rate"][0], drawn["false_alarm_rate"][0]
         own = replace(METRICS["missed_rate"], key="missed")
-        gap = pair.contrasts([missed_there(alarms)], [own])["missed"]
+        gap = replace(pair.contrasts([missed_there(alarms)], [own])["missed"], metric="missed_rate")
     return ReaderScores(reader.name, len(reader), scores["missed_rate"], scores["false_alarm_rate"], gap)
 
 
