@@ -149,7 +149,9 @@ def test_progress_calibration_and_exposure(finished: Path, tmp_path: Path) -> No
                 Exposure.from_json(signed(changed), "exposure.json")
     fitted = ProbabilityCalibration(2, 1.5, {"msce": 0.5}, TrainingBias(np.eye(2), drift=np.ones((2, 2))))
     level = CalibratedLevel("group", fitted, {"a": 3}, {"nll": 0.5}, {"nll": 0.4})
-    RunCalibration((level,), "w", "h", "v", 12, 12, Exposure.of([("s", "p", "calibrate")]), ("note",)).write(tmp_path)
+    fitted_on = {"digest": "v", "slides": 12, "patients": 12}
+    exposure = Exposure.of([("s", "p", "calibrate")])
+    RunCalibration((level,), "w", "h", fitted_on, exposure, ("note",)).write(tmp_path)
 
     def read(content: Any) -> Any:
         (tmp_path / "calibration.json").write_text(json.dumps(content))

@@ -97,7 +97,7 @@ def test_is_the_fit_to_the_validation_slides(cohort, runs):
         assert again.strengths == pytest.approx(level.calibration.strengths)
         assert again.temperature == pytest.approx(level.calibration.temperature)
         assert sum(level.slides.values()) == 60
-    assert (found.num_slides, found.num_patients) == (60, 60)
+    assert (found.validation["slides"], found.validation["patients"]) == (60, 60)
 
 
 def test_predictions_are_calibrated_level_by_level(cohort, runs):
@@ -166,7 +166,7 @@ def test_the_test_split_is_never_read(tmp_path):
     folder = run(settings(cohort, epochs=2, lr=3e-2), tmp_path / "run")
     for file in (cohort / "bags").glob("test-*"):
         file.unlink()
-    assert calibrate(folder).num_slides == 12
+    assert calibrate(folder).validation["slides"] == 12
 
 
 def test_a_torn_validation_slide_is_named_and_left_out(tmp_path):
@@ -175,14 +175,14 @@ def test_a_torn_validation_slide_is_named_and_left_out(tmp_path):
     whole = calibrate(folder)
     (cohort / "bags" / "val-5.h5").write_bytes(b"truncated")
     found = calibrate(folder)
-    assert (whole.num_slides, found.num_slides) == (16, 15)
+    assert (whole.validation["slides"], found.validation["slides"]) == (16, 15)
     assert any("'val-5' was left out" in note for note in found.notes)
-    assert found.validation != whole.validation
+    assert found.validation["digest"] != whole.validation["digest"]
     for file in (cohort / "bags").glob("val-*"):
         file.write_bytes(b"truncated")
     with pytest.raises(RunError, match="None of the 16 slides can be read"):
         calibrate(folder)
-    assert read_calibration(folder).num_slides == 15  # what was there stays
+    assert read_calibration(folder).validation["slides"] == 15  # what was there stays
 
 
 def test_other_weights_are_refused(cohort, ready, tmp_path):

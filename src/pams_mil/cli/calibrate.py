@@ -45,9 +45,8 @@ def calibrate(
 
 
 def _show(fitted: RunCalibration) -> None:
-    output.print(
-        f"Fitted on {counted(fitted.num_slides, 'validation slide')} of {counted(fitted.num_patients, 'patient')}."
-    )
+    slides, patients = counted(fitted.validation["slides"], "validation slide"), fitted.validation["patients"]
+    output.print(f"Fitted on {slides} of {counted(patients, 'patient')}.")
     for level in fitted.levels:
         output.print(f"\n{level.name}", style="bold")
         print_result(f"slides: {', '.join(f'{label} {count}' for label, count in level.slides.items())}")

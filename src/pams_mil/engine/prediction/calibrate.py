@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,11 +10,12 @@ import numpy as np
 
 from pams_mil.arrays import Array, Ints
 from pams_mil.data.exposure import Exposure
+from pams_mil.digests import text_digest
 from pams_mil.engine.config.complete_config import complete, make_method
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.prediction.predict import LoadedRun, load, predict_own
-from pams_mil.engine.prediction.run_calibration import CalibratedLevel, RunCalibration, validation_digest
+from pams_mil.engine.prediction.run_calibration import CalibratedLevel, RunCalibration
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.run.folder import RunFolder, open_run
 from pams_mil.engine.run.spec import DATA_PARTS, RunSpec, differences, refuse_changes, with_slides
@@ -69,13 +71,13 @@ def calibrate(
         )
     sample, names = slides.sample, hierarchy.names()
     rows = list(zip(sample.slide_ids, sample.patients, strict=True))
+    labels = sorted((*row, names[target]) for row, target in zip(rows, sample.target, strict=True))
+    counts = {"slides": len(slides), "patients": sample.num_patients}
     result = RunCalibration(
         levels=tuple(levels),
         weights=loaded.weights,
         hierarchy=hierarchy.digest,
-        validation=validation_digest([(*row, names[target]) for row, target in zip(rows, sample.target, strict=True)]),
-        num_slides=len(slides),
-        num_patients=sample.num_patients,
+        validation={"digest": text_digest(json.dumps(labels)), **counts},
         exposure=Exposure.of((*row, "calibrate") for row in rows),
         notes=tuple(dict.fromkeys(notes)),
     )

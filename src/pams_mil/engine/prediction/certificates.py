@@ -13,7 +13,7 @@ from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.manifest.manifest import PARTS
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.prediction.predict import LoadedRun, identity_of, load_runs, predict, predict_own
-from pams_mil.engine.prediction.prediction_table import read_for_prediction
+from pams_mil.engine.prediction.prediction_table import split_of
 from pams_mil.engine.prediction.scored_runs import out_of_fold, refuse_other_classes
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.run.cv_folder import CrossValidationFolder, model_names
@@ -60,10 +60,9 @@ def predict_calibration(
         split = calibration or _default_split(configs[0], configs, runs[0].spec.hierarchy)
         return predict_own(runs, configs[0].data, split=split, features=features, **options)
     if Path(calibration).is_file():
-        records = read_for_prediction(calibration, runs[0].spec.hierarchy, labels=False).manifest.records
-        marked = any(record.split == "calib" for record in records)
-        options |= {"patients_are_slides": patients_are_slides, "split": "calib" if marked else None}
-        return predict(runs, calibration, features=features, **options)
+        options |= {"patients_are_slides": patients_are_slides}
+        split_there = split_of(calibration, runs[0].spec.hierarchy, "calib")
+        return predict(runs, calibration, split=split_there, features=features, **options)
     raise CertificateError(
         f"--calibration must be a split ({listing(PARTS)}) or a table of slides, found {calibration!r}."
         f"{nearest(calibration, PARTS)}"

@@ -68,16 +68,8 @@ def _export_mean(
     known, certificates = _hand_on_knowledge(loaded, exposure_of(loaded), home.path, out)
     files |= known
     atomic.write_text(out / "README.md", mean_card(loaded, names, home, files, certificates, folds.fold))
-    hierarchy = loaded[0].spec.hierarchy
-    description = {
-        "mean_of": names,
-        "inputs": graph_inputs(loaded[0]),
-        "outputs": _outputs(loaded),
-        "hierarchy_digest": hierarchy.digest,
-        "weights": [run.weights for run in loaded],
-        "files": files,
-    }
-    atomic.write_json(out / "config.json", description)
+    weights = [run.weights for run in loaded]
+    atomic.write_json(out / "config.json", _description(loaded, files, mean_of=names, weights=weights))
     return files
 
 
@@ -96,7 +88,9 @@ def _export_run(loaded: LoadedRun, run: Path, out: Path, *, onnx: bool | None) -
     files |= known
     atomic.write_text(out / "README.md", model_card(loaded, run, files, certificates))
     # Last: its presence says that the export is complete, and an export that was cut short can be repeated.
-    atomic.write_json(out / "config.json", _description(loaded, state, files))
+    selected_by = {key: state.get(key) for key in ("metric", "score", "epoch")}
+    own = {"spec": loaded.spec.to_json(), "weights": loaded.weights, "selected_by": selected_by}
+    atomic.write_json(out / "config.json", _description([loaded], files, **own))
     return files
 
 
@@ -134,22 +128,12 @@ def _graph_if_possible(runs: Sequence[LoadedRun], path: Path, *, wanted: bool) -
         return f"not written: {error}"
 
 
-def _description(run: LoadedRun, state: dict[str, Any], files: dict[str, str]) -> dict[str, Any]:
-    hierarchy = run.spec.hierarchy
-    return {
-        "inputs": graph_inputs(run),
-        "outputs": _outputs([run]),
-        "hierarchy_digest": hierarchy.digest,
-        "spec": run.spec.to_json(),
-        "weights": run.weights,
-        "selected_by": {key: state.get(key) for key in ("metric", "score", "epoch")},
-        "files": files,
-    }
-
-
-def _outputs(runs: Sequence[LoadedRun]) -> list[dict[str, Any]]:
+def _description(runs: Sequence[LoadedRun], files: dict[str, str], **more: Any) -> dict[str, Any]:
+    """What is in `config.json`: how to call the model, which classes it knows, and what the files are."""
     hierarchy = runs[0].spec.hierarchy
-    return [
+    outputs = [
         {"name": name, "level": hierarchy.level_names[level], "classes": list(hierarchy.names(level))}
         for name, level in zip(output_names(runs), graph_levels(runs), strict=True)
     ]
+    called = {"inputs": graph_inputs(runs[0]), "outputs": outputs, "hierarchy_digest": hierarchy.digest}
+    return {**called, **more, "files": files}

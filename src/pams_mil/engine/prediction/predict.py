@@ -62,7 +62,12 @@ class LoadedRun:
     def calibration(self) -> RunCalibration:
         """Its probability calibration; refused where it was fitted for other weights."""
         calibration = read_calibration(self.path)
-        calibration.refuse_other_weights(self.learner, self.path)
+        if calibration.weights != self.weights:
+            raise CheckpointError(
+                f"The probability calibration beside {self.path} was fitted for other weights (digest "
+                f"{calibration.weights}, now {self.weights}): the run was trained on, or the file was copied. Fit it "
+                "again with 'pams calibrate'."
+            )
         return calibration
 
     @property

@@ -62,6 +62,12 @@ def read_for_prediction(
     return PredictionManifest(manifest, sources, known)
 
 
+def split_of(table: Path | str, hierarchy: ClassHierarchy, split: str) -> str | None:
+    """The split, where slides of the table are in it; else None, for all of them."""
+    records = read_for_prediction(table, hierarchy, labels=False).manifest.records
+    return split if any(record.split == split for record in records) else None
+
+
 def _refuse_repeated(sources: Sequence[BagSource], path: Path | str) -> None:
     names = [source.name for source in sources]
     if len(set(names)) < len(names):

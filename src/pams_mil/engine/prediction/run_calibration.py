@@ -17,9 +17,7 @@ from torch import Tensor
 
 from pams_mil import __version__, atomic
 from pams_mil.data.exposure import Exposure
-from pams_mil.digests import digest, sealed, text_digest, unsealed
-from pams_mil.engine.learner import Learner
-from pams_mil.engine.run.checkpoint import weights_digest
+from pams_mil.digests import digest, sealed, unsealed
 from pams_mil.engine.run.folder import CALIBRATION, RunFolder
 from pams_mil.errors import CheckpointError, RunError, stored_format
 from pams_mil.evaluate.decisions.probability_calibration import ProbabilityCalibration
@@ -56,9 +54,8 @@ class RunCalibration:
         levels: Coarsest first.
         weights: Digest of the weights it is for.
         hierarchy: Digest of the classes.
-        validation: Digest of the slides, patients and labels it was fitted on.
-        num_slides: How many slides these are.
-        num_patients: Of how many patients.
+        validation: The slides it was fitted on: a "digest" of them with patients and labels, how many "slides" and
+            "patients" they are.
         exposure: These patients, by digest.
         notes: What to know about the fit.
     """
@@ -66,9 +63,7 @@ class RunCalibration:
     levels: tuple[CalibratedLevel, ...]
     weights: str
     hierarchy: str
-    validation: str
-    num_slides: int
-    num_patients: int
+    validation: Mapping[str, Any]
     exposure: Exposure
     notes: tuple[str, ...] = ()
 
@@ -78,9 +73,7 @@ class RunCalibration:
             "pams_mil": __version__,
             "weights": self.weights,
             "hierarchy": self.hierarchy,
-            "validation": {
-                "digest": self.validation, "slides": self.num_slides, "patients": self.num_patients
-            },
+            "validation": dict(self.validation),
             "levels": {level.name: level.to_json() for level in self.levels},
             "exposure": self.exposure.to_json(),
             "notes": list(self.notes),
@@ -96,15 +89,6 @@ class RunCalibration:
         """Write `calibration.json` into a run folder."""
         atomic.write_json(folder / CALIBRATION, self.to_json())
         return folder / CALIBRATION
-
-    def refuse_other_weights(self, learner: Learner, run: Path) -> None:
-        """Stop when the model is not the one that was calibrated."""
-        digest = weights_digest(learner.state_dict())
-        if digest != self.weights:
-            raise CheckpointError(
-                f"The probability calibration beside {run} was fitted for other weights (digest {self.weights}, now "
-                f"{digest}): the run was trained on, or the file was copied. Fit it again with 'pams calibrate'."
-            )
 
     def apply(self, probabilities: Sequence[Tensor]) -> list[Tensor]:
         """Calibrated probabilities [b, c] of every trained level."""
@@ -130,13 +114,7 @@ def read_calibration(run: Path) -> RunCalibration:
         return _from_json(content, path)
 
 
-def validation_digest(rows: Sequence[tuple[str, str, str]]) -> str:
-    """32 hex digits of slides with their patients and labels, in any order."""
-    return text_digest(json.dumps(sorted(rows)))
-
-
 def _from_json(content: Mapping[str, Any], path: Path) -> RunCalibration:
-    validation = content["validation"]
     return RunCalibration(
         levels=tuple(
             CalibratedLevel(
@@ -150,9 +128,7 @@ def _from_json(content: Mapping[str, Any], path: Path) -> RunCalibration:
         ),
         weights=content["weights"],
         hierarchy=content["hierarchy"],
-        validation=validation["digest"],
-        num_slides=validation["slides"],
-        num_patients=validation["patients"],
+        validation={key: content["validation"][key] for key in ("digest", "slides", "patients")},
         exposure=Exposure.from_json(content["exposure"], f"The exposure in {path}"),
         notes=tuple(content["notes"]),
     )

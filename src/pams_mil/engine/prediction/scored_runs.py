@@ -11,7 +11,7 @@ import numpy as np
 
 from pams_mil.digests import file_digest
 from pams_mil.engine.prediction.predict import LoadedRun, load_runs, predict, predict_own
-from pams_mil.engine.prediction.prediction_table import read_for_prediction
+from pams_mil.engine.prediction.prediction_table import split_of
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.run.cv_folder import CrossValidationFolder, with_folds
 from pams_mil.engine.run.folder import RunFolder, require_run
@@ -46,9 +46,7 @@ def predict_to_score(
     if table is None:
         require_run(first.folder)
         return predict_own(runs, first.folder.config().data, split=split or OWN_SPLIT, features=features, **options)
-    if split is None:
-        records = read_for_prediction(table, first.spec.hierarchy, labels=False).manifest.records
-        split = OWN_SPLIT if any(record.split == OWN_SPLIT for record in records) else None
+    split = split or split_of(table, first.spec.hierarchy, OWN_SPLIT)
     return predict(runs, table, split=split, features=features, **options)
 
 

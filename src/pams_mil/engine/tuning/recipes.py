@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field
 
@@ -66,20 +66,25 @@ class Recipe:
         return config.model_copy(update={"training": config.training.model_copy(update={"epochs": epochs})})
 
 
-def _as_list(value: Any) -> Any:
-    return value if isinstance(value, (list, tuple)) else [value]
+T = TypeVar("T")
+Several = Annotated[
+    tuple[T, ...], BeforeValidator(lambda value: value if isinstance(value, (list, tuple)) else [value])
+]
+"""One value or a list of them."""
+Share = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0)]
 
 
 class Choices(Strict):
     """A block of a space; every combination is a recipe."""
 
-    pooling: Annotated[tuple[str, ...], BeforeValidator(_as_list)] = ("abmil",)
-    loss: Annotated[tuple[str, ...], BeforeValidator(_as_list)] = ("ce",)
-    remix: Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], BeforeValidator(_as_list)] = (0.0,)
-    drop: Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], BeforeValidator(_as_list)] = (0.0,)
-    attended: Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], BeforeValidator(_as_list)] = (0.0,)
-    lr: Annotated[tuple[Annotated[float, Field(gt=0)] | None, ...], BeforeValidator(_as_list)] = (None,)
-    length: Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_as_list)] = (1.0,)
+    pooling: Several[str] = ("abmil",)
+    loss: Several[str] = ("ce",)
+    remix: Several[Annotated[float, Field(ge=0, le=1)]] = (0.0,)
+    drop: Several[Share] = (0.0,)
+    attended: Several[Share] = (0.0,)
+    lr: Several[Positive | None] = (None,)
+    length: Several[Positive] = (1.0,)
 
     def recipes(self) -> Iterator[Recipe]:
         """All combinations, the last choice changing fastest."""
@@ -89,9 +94,8 @@ class Choices(Strict):
                     f"There is no loss {loss!r}.{nearest(loss, LOSSES)} Choose from {listing(LOSSES)}, or your own: "
                     "'./my_loss.py:my_loss'."
                 )
-        choices = product(self.pooling, self.loss, self.remix, self.drop, self.attended, self.lr, self.length)
-        for pooling, loss, remix, drop, attended, lr, length in choices:
-            yield recipe(pooling, loss=loss, remix=remix, drop=drop, attended=attended, lr=lr, length=length)
+        choices = self.model_dump()
+        return (recipe(**dict(zip(choices, point, strict=True))) for point in product(*choices.values()))
 
 
 class SpaceFile(Strict):
@@ -132,25 +136,16 @@ def recipe(
     >>> recipe("abmil", remix=0.5).settings["pairing"]
     {'rule': 'keep_label', 'own_class': True, 'probability': 0.5}
     """
-    method, training = dict(LOSSES.get(loss, {"name": loss, "towers": "finest"})), {}
+    method = dict(LOSSES.get(loss, {"name": loss, "towers": "finest"}))
     settings: dict[str, Any] = {"model": dict(POOLINGS.get(pooling, {"name": pooling})), "method": method}
-    words = [short_name(pooling), short_name(loss)]
     if remix:
         method["remix"] = "sfr"
         settings["pairing"] = {"rule": "keep_label", "own_class": True, "probability": remix}
-        words.append(f"sfr{remix:g}")
-    if drop:
-        training["drop_instances"] = drop
-        words.append(f"drop{drop:g}")
-    if attended:
-        training["drop_attended"] = attended
-        words.append(f"attended{attended:g}")
-    if lr is not None:
-        training["lr"] = lr
-        words.append(f"lr{lr:g}")
-    if length != 1:
-        words.append(f"length{length:g}")
-    return Recipe("-".join(words), {**settings, "training": training}, length)
+    training = {"drop_instances": drop, "drop_attended": attended, "lr": lr}
+    settings["training"] = {key: value for key, value in training.items() if value}
+    marks = {"sfr": remix, "drop": drop, "attended": attended, "lr": lr, "length": 0 if length == 1 else length}
+    words = [short_name(pooling), short_name(loss), *(f"{mark}{value:g}" for mark, value in marks.items() if value)]
+    return Recipe("-".join(words), settings, length)
 
 
 def load_space(name: str | Path) -> Space:
