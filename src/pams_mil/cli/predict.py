@@ -103,9 +103,8 @@ def predict(
     if into_stores and features is None:
         raise ConfigError("--into-stores needs --features, the folder of the LazySlide stores.")
     loaded = load_runs(runs, trusted=trust_code, device=device)
-    if classes is not None:
-        stated = ClassHierarchy.load(classes)
-        refuse_other_classes([run.spec.hierarchy for run in loaded], [run.path for run in loaded], stated)
+    stated = None if classes is None else ClassHierarchy.load(classes)
+    refuse_other_classes({run.path: run.spec.hierarchy for run in loaded}, stated)
     guarantee = None if certificate is None else certificate_for(certificate, loaded, calibrated=calibrated)
     home = RunFolder.at(runs[0])
     if manifest is None:

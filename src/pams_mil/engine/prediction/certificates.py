@@ -100,20 +100,19 @@ def calibration_set(
     """
     if len(paths) == 1 and is_table(paths[0]):
         return _table_set(paths[0], calibration, stated, source, by), []
-    runs: list[LoadedRun] = []
-    pooled = out_of_fold_set(paths[0]) if calibration is None and len(paths) == 1 else None
-    if pooled is not None and options["calibrated"]:
-        raise ConfigError("Out-of-fold predictions are not calibrated; leave --calibrated out.")
-    if pooled is None:
+    model = out_of_fold_set(paths[0]) if calibration is None and len(paths) == 1 else None
+    notes: list[str] = []
+    if model is not None:
+        if options["calibrated"]:
+            raise ConfigError("Out-of-fold predictions are not calibrated; leave --calibrated out.")
+        refuse_other_classes({paths[0]: model.hierarchy}, stated)
+    else:
         runs = load_runs(paths, trusted=trusted, device=device)
-    if stated is not None:
-        hierarchies = [run.spec.hierarchy for run in runs] if pooled is None else [pooled.hierarchy]
-        refuse_other_classes(hierarchies, [run.path for run in runs] or paths, stated)
-    notes = [] if pooled is not None else fold_notes(paths, len(runs))
-    notes += ["Holds for calibrated probabilities: predict with --calibrated."] if options["calibrated"] else []
-    if pooled is None:
-        pooled = predict_calibration(runs, calibration, device=device, **options).labeled(runs[0].path.name)
-    return pooled if stated is None else pooled.with_orders(stated), notes
+        refuse_other_classes({run.path: run.spec.hierarchy for run in runs}, stated)
+        model = predict_calibration(runs, calibration, device=device, **options).labeled(runs[0].path.name)
+        notes += fold_notes(paths, len(runs))
+        notes += ["Holds for calibrated probabilities: predict with --calibrated."] if options["calibrated"] else []
+    return model if stated is None else model.with_orders(stated), notes
 
 
 def _table_set(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -106,10 +106,8 @@ def score_run(
     else:
         slides = predict_to_score(runs, table=table, split=split, **options)
         model = labeled_slides(slides, name, external=table is not None)
-    if stated is not None:
-        refuse_other_classes([model.hierarchy], [run], stated)
-        model = model.with_orders(stated)
-    return ScoredRun(run, model, runs, slides)
+    refuse_other_classes({run: model.hierarchy}, stated)
+    return ScoredRun(run, model if stated is None else model.with_orders(stated), runs, slides)
 
 
 def stored_predictions(run: LoadedRun, split: str) -> Predictions | None:
@@ -189,10 +187,10 @@ def at_matched_false_alarms(
     ]
 
 
-def refuse_other_classes(hierarchies: Sequence[ClassHierarchy], runs: Sequence[Path], stated: ClassHierarchy) -> None:
-    """Stop when a run was trained with another class hierarchy than the one named."""
-    for run, hierarchy in zip(runs, hierarchies, strict=True):
-        if hierarchy.digest != stated.digest:
+def refuse_other_classes(trained: Mapping[Path, ClassHierarchy], stated: ClassHierarchy | None) -> None:
+    """Stop when a run was trained with another class hierarchy than the one named, if one is."""
+    for run, hierarchy in trained.items():
+        if stated is not None and hierarchy.digest != stated.digest:
             raise CheckpointError(
                 f"{run} was trained with other classes than {stated.name!r}: digest {hierarchy.digest}, expected "
                 f"{stated.digest}. Names, groups and ranks must be the same."
