@@ -197,3 +197,30 @@ def test_calls_of_a_chosen_operating_point_are_no_fault_of_the_model():
     assert "are not compared" not in verdict(compare(model, replace(urgent, name="urgent"), resamples=20))
     constant = replace(urgent, probabilities=np.full((60, 2), 0.5))
     assert any(one.disqualifies for one in cautions(constant))
+
+
+def drawn(sharpness: float, *, patients: int = 200, seed: int = 0) -> Predictions:
+    """Labels drawn from probabilities, which are then stated sharper or flatter than they are."""
+    random = np.random.default_rng(seed)
+    true = random.dirichlet(np.full(7, 0.2), patients)
+    target = np.array([random.choice(7, p=row) for row in true])
+    stated = true**sharpness / (true**sharpness).sum(1, keepdims=True)
+    return model(target, stated.argmax(1), probabilities=stated)
+
+
+def test_probabilities_that_are_no_cost_ratio_are_mentioned():
+    messages = [
+        [one.message for one in cautions(drawn(sharpness)) if one.kind == "miscalibrated"] for sharpness in (0.3, 1, 6)
+    ]
+    assert "underconfident, and a κ above 1 raises more false alarms" in messages[0][0]
+    assert messages[1] == []
+    assert "overconfident, and a κ above 1 raises fewer false alarms" in messages[2][0]
+
+
+def test_chance_is_no_miscalibration():
+    flagged = ["miscalibrated" in kinds(drawn(1, patients=30, seed=seed)) for seed in range(300)]
+    assert np.mean(flagged) < 0.03
+    off = drawn(0.3, patients=45)
+    assert "miscalibrated" in kinds(off)
+    # Slides of few patients say little about others.
+    assert "miscalibrated" not in kinds(replace(off, patient_ids=[f"p{row % 15}" for row in range(45)]))

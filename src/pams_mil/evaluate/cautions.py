@@ -10,6 +10,7 @@ With n slides, let c be the class called most often, n_c how often it is called 
 | no skill | K > 1 classes occur, and their recall averages at most 1/K, as a constant call's does, at every level |
 | contradictory calls | probabilities are given, and the call is not the most probable class |
 | equal probabilities | several classes are the most probable, so the call is the least urgent of them |
+| miscalibrated | mean of max_c p_c and accuracy of argmax_c p_c differ by 10 points and 3 standard errors |
 | absent classes | no slide is truly of the class, so nothing is known about missing it |
 | few patients | fewer than 29: 0.9^n > 0.05, so a mistake made in one patient of ten may well not occur at all |
 
@@ -40,11 +41,13 @@ Kind = Literal[
     "no skill",
     "contradictory calls",
     "equal probabilities",
+    "miscalibrated",
     "absent classes",
     "few patients",
 ]
 
 COLLAPSED_BELOW = 0.25
+MISCALIBRATED = 0.1
 RARE_MISTAKE = 0.1
 FEW_PATIENTS = 29
 """The smallest n with (1 - RARE_MISTAKE)^n <= 0.05."""
@@ -101,7 +104,7 @@ class TopCall:
 
 def cautions(predictions: Predictions) -> tuple[Caution, ...]:
     """Everything to say first about one model's predictions; what disqualifies comes first."""
-    rules = (_seen, _calls, _probabilities, _absent, _few)
+    rules = (_seen, _calls, _probabilities, _confidence, _absent, _few)
     return tuple(caution for rule in rules for caution in rule(predictions))
 
 
@@ -192,6 +195,25 @@ def _probabilities(predictions: Predictions) -> Iterator[Caution]:
             "equal probabilities",
             f"{tied.size} of {len(p)} slides have several most probable classes, so their call is arbitrary: {slides}.",
         )
+
+
+def _confidence(predictions: Predictions) -> Iterator[Caution]:
+    """Probabilities that are too high or too low to weigh a miss against a false alarm by."""
+    p = predictions.probabilities
+    if p is None or predictions.num_patients < FEW_PATIENTS:
+        return
+    right = p.argmax(1) == predictions.target
+    excess = p.max(1) - right
+    error = np.sqrt((np.bincount(predictions.patient, excess - excess.mean()) ** 2).sum()) / len(p)
+    if abs(excess.mean()) < max(MISCALIBRATED, 3 * error):
+        return
+    word, effect = ("over", "fewer") if excess.mean() > 0 else ("under", "more")
+    yield Caution(
+        "miscalibrated",
+        f"The most probable class has a probability of {100 * p.max(1).mean():.0f} % on average and is right in "
+        f"{100 * right.mean():.0f} %: the model is {word}confident, and a κ above 1 raises {effect} false alarms than "
+        "that cost ratio calls for. Calibrate the probabilities first (pams calibrate), or choose κ by the curve.",
+    )
 
 
 def _absent(predictions: Predictions) -> Iterator[Caution]:
