@@ -33,7 +33,7 @@ finite = st.floats(-40, 40)
 def ranks_and_scores(draw):
     sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=5))
     ranks = [rank for rank, size in enumerate(sizes) for _ in range(size)]
-    count = UrgencyChain.of(ranks).scores
+    count = UrgencyChain(ranks).scores
     return ranks, draw(st.lists(finite, min_size=count, max_size=count))
 
 
@@ -69,7 +69,7 @@ def test_it_equals_the_loops(pooling, ranks, n):
 
 def test_probabilities_by_hand():
     """At least 1: 3/4. At least 2, of those: 1/3. The tie of rank 1 is split 1 : 4."""
-    chain = UrgencyChain.of([0, 1, 1, 2])
+    chain = UrgencyChain([0, 1, 1, 2])
     scores = torch.tensor([[math.log(3), math.log(1 / 2), 0.0, math.log(4)]])
     found = chain.log_probabilities(scores).exp()[0].tolist()
     assert found == pytest.approx([1 / 4, 1 / 2 * 1 / 5, 1 / 2 * 4 / 5, 1 / 4])
@@ -80,7 +80,7 @@ def test_probabilities_by_hand():
 @given(ranks_and_scores())
 def test_a_chain_is_a_distribution_in_order_and_equals_the_loop(case):
     ranks, z = case
-    chain, scores = UrgencyChain.of(ranks), torch.tensor([z], dtype=torch.float64)
+    chain, scores = UrgencyChain(ranks), torch.tensor([z], dtype=torch.float64)
     log_p = chain.log_probabilities(scores)
     assert log_p.isfinite().all()
     assert log_p.exp().sum().item() == pytest.approx(1)
@@ -92,7 +92,7 @@ def test_a_chain_is_a_distribution_in_order_and_equals_the_loop(case):
 @given(ranks_and_scores(), st.floats(0.1, 5), st.data())
 def test_a_higher_answer_makes_every_rank_above_likelier_and_no_rank_below(case, more, data):
     ranks, z = case
-    chain = UrgencyChain.of(ranks)
+    chain = UrgencyChain(ranks)
     if not chain.boundaries:
         return
     k = data.draw(st.integers(0, chain.boundaries - 1))
@@ -108,7 +108,7 @@ def test_a_higher_answer_makes_every_rank_above_likelier_and_no_rank_below(case,
 def test_answers_of_any_size_give_finite_values_and_gradients():
     for size in (1e4, -1e4, 0.0):
         scores = torch.full((1, 6), size, requires_grad=True)
-        loss = -UrgencyChain.of([0, 1, 1, 2, 3]).log_probabilities(scores[:, :5]).sum()
+        loss = -UrgencyChain([0, 1, 1, 2, 3]).log_probabilities(scores[:, :5]).sum()
         loss.backward()
         assert loss.isfinite()
         assert scores.grad.isfinite().all()
@@ -204,4 +204,4 @@ def test_the_chain_is_that_of_corn():
 
     z = torch.randn(4, 3)
     assert torch.equal(ops.chain_log_probabilities(z), corn_log_probabilities(torch.cat([z, z[:, :1]], 1)))
-    assert torch.equal(UrgencyChain.of(range(4)).log_probabilities(z), ops.chain_log_probabilities(z))
+    assert torch.equal(UrgencyChain(range(4)).log_probabilities(z), ops.chain_log_probabilities(z))

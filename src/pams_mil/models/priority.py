@@ -66,7 +66,7 @@ class Priority(MILModel):
             raise ParameterError(
                 f"ranks must hold one rank for each of {self.num_classes} classes, found {list(ranks)}."
             )
-        self.chain = UrgencyChain.of(range(self.num_classes) if ranks is None else ranks)
+        self.chain = UrgencyChain(range(self.num_classes) if ranks is None else ranks)
         self.projection = Projection(self.in_features, self.embedding_features)
         self.head = make_head(widths.get("head", "linear"), self.embedding_features, self.chain.scores)
         with torch.no_grad():

@@ -67,6 +67,10 @@ class HierarchicalModel(nn.Module):
             )
             for level in levels
         )  # fmt: skip
+        # What holds of a model that is composed of these, as in `MILModel`.
+        self.packs, self.judges_instances = (
+            all(getattr(tower, fact) for tower in self.towers) for fact in ("packs", "judges_instances")
+        )
         self.heads: nn.Module | None = None
         self.tier1_heads: nn.Module | None = None
         if towers == "shared":
@@ -86,16 +90,6 @@ class HierarchicalModel(nn.Module):
             self.tier1_heads = make_level_heads(kind, tower.embedding_features, num_classes)
         # The tower's own heads would be parameters that nothing trains.
         del tower.head, tower.tier1_head
-
-    @property
-    def packs(self) -> bool:
-        """Whether several bags may go through one pass with the outcome of a pass each."""
-        return all(cast("MILModel", tower).packs for tower in self.towers)
-
-    @property
-    def judges_instances(self) -> bool:
-        """Whether what it says of a bag of one instance is that instance's own share in any bag's answer."""
-        return all(tower.judges_instances for tower in self.towers)
 
     def forward(
         self, bags: BagBatch | Tensor, *, mask: Tensor | None = None, attention: bool = False

@@ -20,8 +20,6 @@ of copies makes the matrices a multiple of 8 wide, which GEMM kernels prefer.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -81,7 +79,7 @@ class NystromAttention(nn.Module):
         mixed = _attend(q, core.keys.to(q.dtype), weighted.to(q.dtype), bias, scale=self.scale)
         mixed = mixed.transpose(0, 1) + value_conv(v.transpose(0, 1), self.taps)
         attended: Tensor = self.out(mixed.reshape(len(padded), -1))
-        return attended[int(plan.has_zero_token) :]
+        return attended[int(plan.pad > 0) :]
 
     def class_token(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """What `forward` gives for the first token, [1, e], and its attention [h, n] to all tokens.
@@ -151,62 +149,36 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, 
     )[0]
 
 
-@dataclass(frozen=True)
 class LandmarkPlan:
-    """How n tokens form landmarks.
+    """How n tokens form m landmarks.
 
     >>> plan = LandmarkPlan(tokens=5, landmarks=4)  # l = 2, pad = 3: landmarks 00, 0a, bc, de
     >>> plan.pad, plan.zero_landmarks, plan.first, plan.count
     (3, 1, 1, 4)
 
     Attributes:
-        tokens: n.
-        landmarks: m.
+        length: tokens per landmark, l = ceil(n / m).
+        pad: zero tokens on the left; where there are any, one stands before the sequence.
+        zero_landmarks: landmarks that hold padding only.
+        first: real tokens of the first landmark that holds any.
+        copies: zero landmarks that the landmarks start with, standing for all `zero_landmarks`.
+        count: landmarks that are computed with.
     """
 
-    tokens: int
-    landmarks: int
-
-    @cached_property
-    def length(self) -> int:
-        """Tokens per landmark, l = ceil(n / m)."""
-        return -(-self.tokens // self.landmarks)
-
-    @cached_property
-    def pad(self) -> int:
-        """Zero tokens on the left."""
-        return self.landmarks * self.length - self.tokens
-
-    @cached_property
-    def zero_landmarks(self) -> int:
-        """Landmarks that hold padding only."""
-        return self.pad // self.length
-
-    @cached_property
-    def first(self) -> int:
-        """Real tokens of the first landmark that holds any."""
-        return self.length - self.pad % self.length
-
-    @property
-    def has_zero_token(self) -> bool:
-        """Whether the sequence starts with a zero token."""
-        return self.pad > 0
-
-    @cached_property
-    def copies(self) -> int:
-        """Zero landmarks that the landmarks start with, standing for all `zero_landmarks`."""
+    def __init__(self, tokens: int, landmarks: int) -> None:
+        self.tokens = tokens
+        self.length = -(-tokens // landmarks)
+        self.pad = landmarks * self.length - tokens
+        self.zero_landmarks = self.pad // self.length
+        self.first = self.length - self.pad % self.length
         # As many as are missing to a multiple of 8. Where none is missing 8, since at least one has to stand for all.
-        real = self.landmarks - self.zero_landmarks
-        return min(self.zero_landmarks, -real % 8 or 8)
-
-    @property
-    def count(self) -> int:
-        """Landmarks that are computed with."""
-        return self.landmarks - self.zero_landmarks + self.copies
+        real = landmarks - self.zero_landmarks
+        self.copies = min(self.zero_landmarks, -real % 8 or 8)
+        self.count = real + self.copies
 
     def with_zero_token(self, tokens: Tensor) -> Tensor:
         """[n, e] -> [n + 1, e], or the tokens themselves when there is no padding."""
-        return functional.pad(tokens, (0, 0, 1, 0)) if self.has_zero_token else tokens
+        return functional.pad(tokens, (0, 0, 1, 0)) if self.pad else tokens
 
     def means(self, tokens: Tensor) -> Tensor:
         """Landmark means of tokens without the zero token: [n, e] -> [count, e]."""
@@ -227,7 +199,7 @@ class LandmarkPlan:
 
     def token_log_multiplicity(self, like: Tensor) -> Tensor | None:
         """The logarithm of how many padded tokens each token stands for, [n + 1]; None when all are single."""
-        if not self.has_zero_token:
+        if not self.pad:
             return None
         logs = torch.zeros(self.tokens + 1, dtype=like.dtype, device=like.device)
         logs[0] = math.log(self.pad)

@@ -24,8 +24,6 @@ So there is one score per boundary, followed by one per tied class.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -63,63 +61,41 @@ class SmoothMax(nn.Module):
         return (at_least_float32(scores) * self.log_sharpness.exp()).softmax(0)
 
 
-@dataclass(frozen=True)
 class UrgencyChain:
     """Which score answers which question.
 
-    >>> chain = UrgencyChain.of([0, 1, 1, 2])
+    >>> chain = UrgencyChain([0, 1, 1, 2])
     >>> chain.boundaries, chain.ties, chain.scores, chain.question
     (2, (2,), 4, (0, 1, 2, 2))
     >>> chain.log_probabilities(torch.zeros(1, 4)).exp()
     tensor([[0.5000, 0.1250, 0.1250, 0.2500]])
 
+    Args:
+        ranks: The urgency of every class, least urgent first.
+
     Attributes:
-        sizes: How many classes every rank has, least urgent first.
+        sizes: How many classes every rank has.
+        boundaries: K = R - 1.
+        ties: Sizes of the groups that a question tells apart: tied classes, or whatever there is without a boundary.
+        questions: Boundaries and groups of tied classes.
+        scores: One per boundary and one per tied class.
+        question: The question that each score answers.
+        tied_classes: The classes that a softmax tells apart.
     """
 
-    sizes: tuple[int, ...]
-
-    @classmethod
-    def of(cls, ranks: Sequence[int]) -> UrgencyChain:
-        """The chain of classes by their ranks, least urgent first."""
+    def __init__(self, ranks: Sequence[int]) -> None:
         if not len(ranks) or any(low > high for low, high in pairwise(ranks)):
             raise ParameterError(
                 f"ranks must hold the urgency of every class, least urgent first, found {list(ranks)}."
             )
-        return cls(tuple(list(ranks).count(rank) for rank in sorted(set(ranks))))
-
-    @property
-    def boundaries(self) -> int:
-        """K = R - 1."""
-        return len(self.sizes) - 1
-
-    @cached_property
-    def ties(self) -> tuple[int, ...]:
-        """Sizes of the groups that a question tells apart: tied classes, or whatever there is without a boundary."""
-        return tuple(size for size in self.sizes if size > 1 or not self.boundaries)
-
-    @property
-    def questions(self) -> int:
-        """Boundaries and groups of tied classes."""
-        return self.boundaries + len(self.ties)
-
-    @property
-    def scores(self) -> int:
-        """One per boundary and one per tied class."""
-        return self.boundaries + sum(self.ties)
-
-    @cached_property
-    def question(self) -> tuple[int, ...]:
-        """The question that each score answers."""
+        self.sizes = tuple(list(ranks).count(rank) for rank in sorted(set(ranks)))
+        self.boundaries = len(self.sizes) - 1
+        self.ties = tuple(size for size in self.sizes if size > 1 or not self.boundaries)
+        self.questions, self.scores = self.boundaries + len(self.ties), self.boundaries + sum(self.ties)
         tied = [self.boundaries + number for number, size in enumerate(self.ties) for _ in range(size)]
-        return (*range(self.boundaries), *tied)
-
-    @cached_property
-    def tied_classes(self) -> list[int]:
-        """The classes that a softmax tells apart."""
-        # How many classes share the rank of each class.
-        ranks = [size for size in self.sizes for _ in range(size)]
-        return [index for index, size in enumerate(ranks) if size > 1 or not self.boundaries]
+        self.question = (*range(self.boundaries), *tied)
+        shared = [size for size in self.sizes for _ in range(size)]
+        self.tied_classes = [index for index, size in enumerate(shared) if size > 1 or not self.boundaries]
 
     def log_probabilities(self, scores: Tensor) -> Tensor:
         """Log-probabilities of the classes, [b, scores] -> [b, c]."""
@@ -137,7 +113,7 @@ class UrgencyChain:
 
         A boundary counts with the probability that the chain comes to it, a tied class with its own probability.
 
-        >>> UrgencyChain.of([0, 1, 2]).asked(torch.zeros(1, 2))
+        >>> UrgencyChain([0, 1, 2]).asked(torch.zeros(1, 2))
         tensor([[0.6667, 0.3333]])
         """
         ranks = chain_log_probabilities(scores[:, : self.boundaries]).exp()
