@@ -154,14 +154,15 @@ class AdaptedModel(MILModel):
 
     def _answer(self, bag: Tensor, way: _Way, *, attention: bool = False, label: int = 0) -> _Answer:
         """Logits [c] and attention [n] of one bag."""
-        if not isinstance(self.module, nn.ModuleList):
-            return self._answer_of(self.module, bag, way, attention, label)
-        answers = [self._answer_of(module, bag, way, attention, label) for module in self.module]
-        scores = torch.cat([answer.logits for answer in answers])
-        # Softmax over (0, z) is the sigmoid of z.
-        logits = torch.cat([torch.zeros_like(scores), scores]) if self.num_classes == 2 else scores
+        modules = self.module if isinstance(self.module, nn.ModuleList) else [self.module]
+        answers = [self._answer_of(module, bag, way, attention, label) for module in modules]
+        logits = torch.cat([answer.logits for answer in answers])
+        if len(logits) < self.num_classes:
+            # One logit of two classes: softmax over (0, z) is the sigmoid of z.
+            logits = torch.cat([torch.zeros_like(logits), logits])
         weights = [answer.attention for answer in answers if answer.attention is not None]
-        return _Answer(logits, torch.stack(weights).mean(0) if len(weights) == len(answers) else None, None)
+        mean = torch.stack(weights).mean(0) if len(weights) == len(answers) else None
+        return _Answer(logits, mean, answers[0].loss)
 
     def _answer_of(self, module: nn.Module, bag: Tensor, way: _Way, attention: bool, label: int) -> _Answer:
         """What one module answers: its logits, attention [n] if asked for, and its loss if it is told a label."""
