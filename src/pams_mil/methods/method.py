@@ -172,12 +172,8 @@ _OWN_FIELDS = {item.name for item in fields(Method)}
 
 
 def method_kind(name: str) -> type[Method]:
-    """The class of a method, by its name."""
-    return _method_of(discover.load("methods", name), name)
-
-
-def _method_of(kind: Any, name: str) -> type[Method]:
-    """A method class as it is; a function of logits and target as one, its further parameters as options."""
+    """The class of a method, by its name; a function of logits and target as one, its further parameters as options."""
+    kind = discover.load("methods", name)
     if isinstance(kind, type) and issubclass(kind, Method):
         return kind
     if not inspect.isfunction(kind) or len(inspect.signature(kind).parameters) < 2:

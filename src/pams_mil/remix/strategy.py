@@ -135,10 +135,12 @@ def create_remix(name: str | None, **options: Any) -> Remix:
     'keep_label'
     """
     strategy = discover.load("remix", name or "none")
-    if inspect.isfunction(strategy):
-        return _function_remix(strategy, str(name), options)
-    refuse_unknown(f"The remix {name!r}", options, list(inspect.signature(strategy).parameters), error=ConfigError)
-    remix: Remix = strategy(**options)
+    plain = inspect.isfunction(strategy)
+    # The first two parameters of a function are the bags.
+    known = list(inspect.signature(strategy).parameters)[2 if plain else 0 :]
+    refuse_unknown(f"The remix {name!r}", options, known, error=ConfigError)
+    remix: Remix = FunctionRemix(strategy, options) if plain else strategy(**options)
+    require_choice(f"{name}.partner", remix.partner, get_args(PartnerRule))
     return remix
 
 
@@ -172,14 +174,3 @@ class FunctionRemix:
             raise ParameterError(f"A remix must return rows of width {a.shape[1]}, found {rows.shape[1]}.")
         unknown = torch.full((len(rows),), SYNTHETIC, device=rows.device)
         return Mixed(rows.detach(), unknown.to(torch.int8), unknown, float(weight))
-
-
-def _function_remix(function: Callable[..., Any], name: str, options: Mapping[str, Any]) -> FunctionRemix:
-    further = list(inspect.signature(function).parameters)[2:]
-    refuse_unknown(f"The remix {name!r}", options, further, error=ConfigError)
-    remix = FunctionRemix(function, dict(options))
-    require_choice(f"{name}.partner", remix.partner, PARTNER_RULES)
-    return remix
-
-
-PARTNER_RULES: tuple[str, ...] = get_args(PartnerRule)
