@@ -51,7 +51,9 @@ def main() -> None:
         functions = variants(val.probabilities[-1], val.sample.target, val.hierarchy, run_bias(run))
         for name, apply in functions.items():
             q = apply(test.probabilities[-1])
-            rows.setdefault(name, []).append([score(test.sample.target, q, test.hierarchy) for score in (nll, brier, rps)])
+            rows.setdefault(name, []).append(
+                [score(test.sample.target, q, test.hierarchy) for score in (nll, brier, rps)]
+            )
     print(f"{'mean over ' + str(len(runs)) + ' runs, finest level':<36} NLL    Brier  RPS")
     for name, scores in rows.items():
         print(f"{name:<36} " + "  ".join(f"{value:.3f}" for value in np.mean(scores, axis=0)))

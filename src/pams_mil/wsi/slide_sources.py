@@ -113,7 +113,7 @@ def entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             here = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
-    except PermissionError:
+    except OSError:  # not ours to look into, or gone since it was listed
         return
     folders = [entry for entry in here if entry.is_dir(follow_symlinks=False)]
     files = [entry for entry in here if entry not in folders and entry.name.lower().endswith(READABLE_SUFFIXES)]
@@ -143,27 +143,22 @@ def _check_ids(sources: list[SlideSource]) -> None:
 
 
 @dataclass(frozen=True)
-class SlideFacts:
-    """What is known of a slide once it was opened; `mpp` is None where the file does not state its scale."""
-
-    slide_id: str
-    reader: str
-    mpp: float | None
-
-
-@dataclass(frozen=True)
 class SlideFindings:
-    """What was found out about the slides of a cohort."""
+    """What was found out about the slides of a cohort.
 
-    slides: tuple[SlideFacts, ...]
+    `slides` has the id, the reader and the microns per pixel of each that could be opened, None where its file does not
+    state them.
+    """
+
+    slides: tuple[tuple[str, str, float | None], ...]
     problems: tuple[Problem, ...]
 
     def summary(self) -> dict[str, Any]:
         """How many slides could be opened, by which reader, at which resolutions."""
-        resolutions = Counter(f"{facts.mpp:.3g}" for facts in self.slides if facts.mpp is not None)
+        resolutions = Counter(f"{mpp:.3g}" for _, _, mpp in self.slides if mpp is not None)
         return {
             "readable": len(self.slides),
-            "readers": dict(Counter(facts.reader for facts in self.slides)),
+            "readers": dict(Counter(reader for _, reader, _ in self.slides)),
             "mpp": {mpp: resolutions[mpp] for mpp in sorted(resolutions, key=float)},
         }
 
@@ -197,17 +192,17 @@ def check_slides(
                 problems.append(result)
             else:
                 facts.append(result)
-    if unknown := tuple(slide.slide_id for slide in facts if slide.mpp is None):
+    if unknown := tuple(slide_id for slide_id, _, mpp in facts if mpp is None):
         message = f"{counted(len(unknown), 'slide')} without a usable resolution in the file: {listing(unknown)}. "
         advice = "State it when extracting: --mpp-of-slide, or --mpp-table for single slides."
         problems.append(Problem("slide without scale", message + advice, unknown, error=False))
     return SlideFindings(tuple(facts), tuple(problems))
 
 
-def _opened(slide_id: str, source: SlideSource) -> SlideFacts | Problem:
+def _opened(slide_id: str, source: SlideSource) -> tuple[str, str, float | None] | Problem:
     try:
         slide, mpp = open_unscaled(source.path)
         with slide:
-            return SlideFacts(slide_id, slide.reader_name, mpp)
+            return slide_id, slide.reader_name, mpp
     except SlideError as error:
         return Problem("unreadable slide", f"Slide {slide_id!r}: {error}", (slide_id,))

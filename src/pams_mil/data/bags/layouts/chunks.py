@@ -72,14 +72,11 @@ def _plain_runs(dataset: h5py.Dataset) -> list[tuple[int, int, int]] | None:
     # Every chunk once and none missing, or the file is left to HDF5.
     if [row for row, _ in places] != list(range(0, shape[0], chunks[0])):
         return None  # chunks that were never written hold the fill value
-    return _joined(places, chunks[0], shape[0], dataset.dtype.itemsize * shape[1])
-
-
-def _joined(places: list[tuple[int, int]], rows: int, total: int, row_bytes: int) -> list[tuple[int, int, int]]:
     runs: list[tuple[int, int, int]] = []
+    row_bytes = dataset.dtype.itemsize * shape[1]
     for row, offset in places:
         # The last chunk is stored whole, but only its first rows are part of the dataset.
-        count = min(rows, total - row)
+        count = min(chunks[0], shape[0] - row)
         if runs and runs[-1][2] + runs[-1][1] * row_bytes == offset:
             runs[-1] = (runs[-1][0], runs[-1][1] + count, runs[-1][2])
         else:
