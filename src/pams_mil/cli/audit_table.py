@@ -157,9 +157,8 @@ def show_bench(result: Bench) -> None:
     for level in reversed(range(result.hierarchy.num_levels)):
         output.print()
         title = f"{result.hierarchy.level_names[level]}: {result.hierarchy.order(level)}"
-        table = bench_page.score_table(
-            result, level, 1, BENCH_COLUMNS, networks=False
-        )  # 80 columns have no room for them
+        # 80 columns have no room for the number of networks.
+        table = bench_page.score_table(result, level, 1, BENCH_COLUMNS, networks=False)
         if len(result.models) == 1:  # every row would name it
             table = ReportTable(table.head[1:], [row[1:] for row in table.rows])
         output.print(page_table(table, title, small=False))

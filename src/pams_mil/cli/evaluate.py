@@ -116,10 +116,8 @@ def evaluate(
     else:
         show(result)
     print_note(f"Report: {folder / 'report.html'}")
-    incomplete = {
-        name: one.slides for name, one in zip(names, scored, strict=True) if one.slides and one.slides.failures
-    }
-    for name, slides in incomplete.items():
+    predicted = {name: one.slides for name, one in zip(names, scored, strict=True) if one.slides is not None}
+    for name, slides in predicted.items():
         list_failures(slides, name=name)
-    if incomplete:
+    if any(slides.failures for slides in predicted.values()):
         raise Exit(1)
