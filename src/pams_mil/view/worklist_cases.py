@@ -105,11 +105,11 @@ class Cases(Predictions):
         call = _call(first, mean, calls)
         patients = first.patient_ids if first.patient_ids is not None else first.slide_ids
         known = groups or {}
-        mixed = {
+        mixed: dict[str, Any] = {
             "predicted": call, "target": _targets(aligned), "patient_ids": patients, "probabilities": mean,
             "finding_probabilities": np.mean(single, axis=0) if len(single) == len(aligned) else None,
             "notes": tuple(dict.fromkeys(note for model in models for note in model.notes)),
-            "roles": _joined([model.roles for model in aligned]),
+            "roles": _joined([model.roles for model in aligned]), "tags": {},
         }  # fmt: skip
         return cls(
             **{one.name: getattr(first, one.name) for one in fields(first)} | mixed,

@@ -82,12 +82,20 @@ def _dealt(
     tag: str | None,
 ) -> Split:
     """Patients dealt to parts once; `named` says for every fold which split each part is."""
-    held, held_out = _held_patients(manifest, tag)
+    tagged = [] if tag is None else [record for record in manifest if record.has_tag(tag)]
+    held = {record.patient_id for record in tagged}
+    if tag is not None and not tagged:
+        known = {word for record in manifest for word in (*record.tags, *record.extra.values())}
+        raise ManifestError(
+            f"No slide of {manifest.where} has the tag {tag!r}, in a column 'tags' or any other.{nearest(tag, known)}"
+        )
+    if tagged and len(held) == len(manifest.patients):
+        raise ManifestError(f"Every patient has a slide with the tag {tag!r}; nothing would be left to train on.")
     part_of = deal_patients(manifest, hierarchy, fractions, seed, held)
     folds = tuple(
         tuple("test" if r.patient_id in held else names[part_of[r.patient_id]] for r in manifest) for names in named
     )
-    return Split(folds, held_out, sum(record.patient_id in held for record in manifest) - held_out)
+    return Split(folds, len(tagged), sum(record.patient_id in held for record in manifest) - len(tagged))
 
 
 def deal_patients(
@@ -106,21 +114,6 @@ def deal_patients(
             slides[row, target] += 1
     parts = deal(slides, [most_urgent(targets[patient], hierarchy) for patient in patients], fractions)
     return dict(zip(patients, parts, strict=True))
-
-
-def _held_patients(manifest: Manifest, tag: str | None) -> tuple[set[str], int]:
-    if tag is None:
-        return set(), 0
-    tagged = [record for record in manifest if record.has_tag(tag)]
-    if not tagged:
-        known = {word for record in manifest for word in (*record.tags, *record.extra.values())}
-        raise ManifestError(
-            f"No slide of {manifest.where} has the tag {tag!r}, in a column 'tags' or any other.{nearest(tag, known)}"
-        )
-    held = {record.patient_id for record in tagged}
-    if len(held) == len(manifest.patients):
-        raise ManifestError(f"Every patient has a slide with the tag {tag!r}; nothing would be left to train on.")
-    return held, len(tagged)
 
 
 _MOST_EXCHANGED = 240  # patients; beyond, the greedy deal is already even
