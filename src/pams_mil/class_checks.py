@@ -158,7 +158,7 @@ def check_level(level: Level, above: Level | None, where: str) -> None:
 
 
 def _check_order(level: Level, above: Level | None, where: str) -> None:
-    """Indices follow ranks, and the order of the classes follows the order of their parents."""
+    """Indices follow ranks, which count from 0 without gaps, and the order of the classes that of their parents."""
     for (low, rank, parent), (high, next_rank, next_parent) in itertools.pairwise(
         zip(level.names, level.ranks, level.parents, strict=True)
     ):
@@ -181,6 +181,8 @@ def _check_order(level: Level, above: Level | None, where: str) -> None:
                 f"{next_group!r} is more urgent than {group!r}. "
                 "Classes may tie only inside one group, or across groups that tie themselves."
             )
+    if sorted(set(level.ranks)) != list(range(len(set(level.ranks)))):
+        raise HierarchyError(f"The ranks of {where} must count from 0 without gaps, found {list(level.ranks)}.")
     for rank in set(above.ranks if above else ()):
         tied = [index for index, other in enumerate(above.ranks if above else ()) if other == rank]
         below = {level.ranks[index] for index, parent in enumerate(level.parents) if parent in tied}

@@ -162,7 +162,7 @@ class ClassHierarchy:
         return np.asarray(self.levels[self.level(level)].parents, dtype=np.int64)
 
     def ranks(self, level: int = -1) -> Ints:
-        """Urgency of each class at a level; equal ranks mean equally urgent."""
+        """Urgency of each class at a level, counted from 0 without gaps; equal ranks mean equally urgent."""
         return np.asarray(self.levels[self.level(level)].ranks, dtype=np.int64)
 
     def lift(self, target: npt.ArrayLike, level: int, *, from_level: int = -1) -> Ints:
@@ -212,7 +212,7 @@ class ClassHierarchy:
         size = self.num_classes(level)
         place = np.arange(size, dtype=np.int64)
         if self.distance_by == "rank":
-            place = np.unique(self.ranks(level), return_inverse=True)[1].astype(np.int64)
+            place = self.ranks(level)
         # By rank, tied classes would be 0 apart, and AsMC would divide by 0.
         distance: Ints = np.maximum(np.abs(place[:, None] - place[None, :]), 1 - np.eye(size, dtype=np.int64))
         return distance

@@ -91,7 +91,7 @@ def scaled_ranks(hierarchy: ClassHierarchy, level: int = -1) -> Array:
     >>> scaled_ranks(ClassHierarchy.of(["a", ["b", "c"], "d"])).tolist()
     [0.0, 0.5, 0.5, 1.0]
     """
-    place = np.unique(hierarchy.ranks(level), return_inverse=True)[1].astype(np.float64)
+    place = hierarchy.ranks(level).astype(np.float64)
     scaled: Array = place / max(1.0, place.max())
     return scaled
 

@@ -105,7 +105,7 @@ class WeightedCrossEntropy(LevelMethod):
     def class_weight(self, hierarchy: ClassHierarchy, level: int = -1) -> Array:
         """Weights at a level, scaled to a mean of 1."""
         if self.weights == "priority":
-            weight = np.unique(hierarchy.ranks(level), return_inverse=True)[1] + 1.0
+            weight = hierarchy.ranks(level) + 1.0
         elif len(self.weights) != hierarchy.num_classes(0):
             raise ParameterError(
                 f"weights must hold one number per class of the coarsest level of {hierarchy.name!r}, "

@@ -165,7 +165,7 @@ def shown_limits(certificate: Certificate) -> list[BoundaryLimit]:
     if level is None:
         return [limits[place] for place in np.linspace(0, len(limits) - 1, READABLE).round().astype(int)]
     by_rank = {rank: limit for (_, rank), limit in zip(boundaries(tree), limits, strict=True)}
-    ranks = np.unique(tree.ranks(), return_inverse=True)[1]
+    ranks = tree.ranks()
     first = ranks[np.searchsorted(tree.groups(level), np.arange(tree.num_classes(level)))]
     named = zip(tree.names(level), first.tolist(), strict=True)
     return [replace(by_rank[rank], name=tree.display(name)) for name, rank in named if rank in by_rank]

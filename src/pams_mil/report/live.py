@@ -198,9 +198,7 @@ def _order(hierarchy: ClassHierarchy) -> dict[str, Any]:
         "classes": [hierarchy.display(name) for name in hierarchy.names()],
         "ranks": hierarchy.ranks().tolist(),
         # Where each class stands on the line on which distances are measured.
-        "places": np.unique(hierarchy.ranks(), return_inverse=True)[1].tolist()
-        if by_rank
-        else [*range(len(hierarchy))],
+        "places": hierarchy.ranks().tolist() if by_rank else [*range(len(hierarchy))],
         "groups": None if level is None else hierarchy.groups(level).tolist(),
         "names": [] if level is None else [hierarchy.display(name) for name in hierarchy.names(level)],
     }

@@ -18,7 +18,7 @@ from pams_mil.errors import CertificateError, ParameterError, PredictionsError
 from pams_mil.evaluate.certify import Certificate, apply_certificate, certify, certify_subgroups
 from pams_mil.evaluate.certify.bounds import Guarantee
 from pams_mil.evaluate.certify.make import largest_kappa_below, prevalence_weights, rates
-from pams_mil.evaluate.certify.miss_losses import SlideReach, boundaries, boundary_rank, rank_index, rank_reach
+from pams_mil.evaluate.certify.miss_losses import SlideReach, boundaries, boundary_rank, rank_reach
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics.kappa_path import decision_path
 
@@ -27,7 +27,7 @@ from pams_mil.metrics.kappa_path import decision_path
 @settings(max_examples=60, deadline=None)
 def test_kappa_is_the_loops(found, unit, alpha):
     reach = rank_reach(decision_path(found.probabilities, found.hierarchy)).tolist()
-    ranks = rank_index(found.hierarchy)[found.target].tolist()
+    ranks = found.hierarchy.ranks()[found.target].tolist()
     slow = reference.smallest_kappa_on_average(reach, ranks, found.patient.tolist(), alpha, unit=unit)
     if slow is None:
         with pytest.raises(CertificateError, match="more"):
@@ -46,7 +46,7 @@ def test_kappa_is_the_loops(found, unit, alpha):
 @settings(max_examples=60, deadline=None)
 def test_reach_by_rank_says_when_the_call_is_at_least_so_urgent(found, kappa):
     path = decision_path(found.probabilities, found.hierarchy)
-    ranks = rank_index(found.hierarchy)
+    ranks = found.hierarchy.ranks()
     reach = rank_reach(path)
     assert not np.isnan(reach).any()
     called = ranks[path.calls(kappa)]

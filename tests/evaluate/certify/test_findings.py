@@ -11,7 +11,7 @@ from tests.reference import findings as reference
 from pams_mil.errors import CertificateError, ParameterError, PredictionsError
 from pams_mil.evaluate.certify import Certificate, apply_certificate, bounds, certify, monitor
 from pams_mil.evaluate.certify.bounds import Guarantee, smallest_kappa
-from pams_mil.evaluate.certify.miss_losses import UNITS, FindingReach, rank_index, rank_reach
+from pams_mil.evaluate.certify.miss_losses import UNITS, FindingReach, rank_reach
 from pams_mil.evaluate.predictions.findings import called_sets, headline_probabilities
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
@@ -52,7 +52,7 @@ def test_losses_and_kappa_are_those_of_the_loops(unit, own_head):
         curve = FindingReach.of(predictions).miss_losses(unit)
         own = finding_reach(predictions.finding_probabilities, tree)
         headline = rank_reach(predictions.path)
-        ranks = rank_index(TREE)[TREE.finding_classes].tolist()
+        ranks = TREE.ranks()[TREE.finding_classes].tolist()
         patients, present = predictions.patient.tolist(), predictions.finding_targets
         weights = tree.finding_weights.tolist()
         for kappa in (0.0, 0.3, 1.0, 7.0, np.inf):

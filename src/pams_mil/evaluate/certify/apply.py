@@ -18,7 +18,7 @@ from pams_mil.class_checks import names_by_rank
 from pams_mil.data.finding_labels import joined_names, set_label
 from pams_mil.errors import counted, listing
 from pams_mil.evaluate.certify.certificate import Certificate
-from pams_mil.evaluate.certify.miss_losses import SlideReach, by_patient, rank_index, rank_reach
+from pams_mil.evaluate.certify.miss_losses import SlideReach, by_patient, rank_reach
 from pams_mil.evaluate.orders import Orders
 from pams_mil.evaluate.predictions.predictions import numbered
 from pams_mil.hierarchy import ClassHierarchy
@@ -52,7 +52,7 @@ class CertifiedCalls:
     @property
     def high(self) -> Ints:
         """The rank, in the first order, of the most urgent class that is called, [n]."""
-        top: Ints = rank_index(self.hierarchy)[self.call].max(axis=0)
+        top: Ints = self.hierarchy.ranks()[self.call].max(axis=0)
         return top
 
     @property
@@ -141,7 +141,7 @@ def apply_certificate(
     if certificate.kappa_low is not None:  # of one order, whose path it is
         slides = SlideReach(rank_reach(path), np.zeros_like(patient), patient)
         rank = slides.as_unit(certificate.unit).called_before(certificate.kappa_low)
-        low = np.minimum(rank[patient] if by_case else rank, rank_index(hierarchy)[call[0]])
+        low = np.minimum(rank[patient] if by_case else rank, hierarchy.ranks()[call[0]])
     if findings is not None:
         sets = sets_with_call(findings, slide[0], kappa, hierarchy)
         sets = by_patient(np.logical_or, sets, patient)[patient] if by_case else sets

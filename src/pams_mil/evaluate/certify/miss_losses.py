@@ -89,7 +89,7 @@ class SlideReach:
     @classmethod
     def of(cls, predictions: Predictions) -> SlideReach:
         """The slides of a predictions file, which must have probabilities."""
-        rank = rank_index(predictions.hierarchy)[np.maximum(predictions.target, 0)]  # no label is -1
+        rank = predictions.hierarchy.ranks()[np.maximum(predictions.target, 0)]  # no label is -1
         return cls(rank_reach(predictions.path), rank, predictions.patient)
 
     def as_unit(self, unit: Unit) -> SlideReach:
@@ -272,7 +272,7 @@ class FindingReach:
                 f"{predictions.name} has no probabilities of single findings; expected a column f_<class> for each."
             )
         headline = rank_reach(predictions.path)
-        reach = np.maximum(finding_reach(p, tree), headline[:, rank_index(tree)[tree.finding_classes]])
+        reach = np.maximum(finding_reach(p, tree), headline[:, tree.ranks()[tree.finding_classes]])
         return cls(reach, predictions.finding_targets, predictions.patient, tree.finding_weights)
 
     def miss_losses(self, unit: Unit = "case") -> LossCurve:
@@ -313,12 +313,6 @@ def rank_reach(path: DecisionPath) -> Array:
     return reach
 
 
-def rank_index(hierarchy: ClassHierarchy) -> Ints:
-    """The rank of every finest class, counted from 0 without gaps."""
-    index: Ints = np.unique(hierarchy.ranks(), return_inverse=True)[1].astype(np.int64)
-    return index
-
-
 def boundary_rank(hierarchy: ClassHierarchy, name: str) -> int:
     """The finest rank from which on a slide is at or above a class or group, named at any level.
 
@@ -326,7 +320,7 @@ def boundary_rank(hierarchy: ClassHierarchy, name: str) -> int:
     >>> boundary_rank(tree, "Malignant"), boundary_rank(tree, "DCIS"), boundary_rank(tree, "ADH")
     (4, 4, 3)
     """
-    ranks = rank_index(hierarchy)
+    ranks = hierarchy.ranks()
     lowest = {
         int(ranks[hierarchy.groups(level) == hierarchy.index(name, level)].min())
         for level in range(hierarchy.num_levels)

@@ -235,7 +235,7 @@ def refined_nll(
     """
     true, p = labels_and_probabilities(y_true, probabilities, hierarchy, level)
     logits = logarithm(p)
-    rank = np.unique(hierarchy.ranks(level), return_inverse=True)[1].astype(np.float64)
+    rank = hierarchy.ranks(level).astype(np.float64)
     # coefficients 1/T and β
     features = np.stack([logits, np.broadcast_to(rank, p.shape)], axis=2)
     truth = _with_prior(p, true, prior_slides)
