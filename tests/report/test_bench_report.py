@@ -149,7 +149,7 @@ def test_mean_over_runs_that_trained_so_long():
 
 def test_lines_stay_inside_the_chart_and_higher_is_higher():
     rising = {name: [0.10, math.nan, 0.12, 0.41] for name in SHOWN}
-    chart = str(epoch_charts([(0, "a", rising)])).split("</svg>")[0]
+    chart = str(epoch_charts([("a", rising)])).split("</svg>")[0]
     points = [tuple(map(float, pair.split(","))) for pair in re.search(r'points="([^"]*)"', chart).group(1).split()]
     assert len(points) == 3  # an epoch without a value is left out
     heights = [y for _, y in points]

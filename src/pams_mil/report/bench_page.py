@@ -38,6 +38,13 @@ class Further:
     tables: Sequence[ReportTable] = ()
     pictures: Mapping[str, Markup] = field(default_factory=dict)
 
+    @property
+    def files(self) -> dict[str, str]:
+        """What is written of it, by file name."""
+        tables = "\n\n".join(f"{one.caption}\n\n{one.markdown()}" for one in self.tables)
+        pictures = {name: svg.standalone(drawn) for name, drawn in self.pictures.items()}
+        return {**({"further.md": f"{tables}\n"} if self.tables else {}), **pictures}
+
 
 NOTHING = Further()
 MOST_BANDS = 2
@@ -47,48 +54,35 @@ MOST_BANDS = 2
 def write_bench(
     bench: Bench, out: Path | str, further: Further = NOTHING, links: Mapping[str, Links] | None = None
 ) -> list[Path]:
-    """Write everything; returns the files. `links` by the names of rows."""
-    out = Path(out)
-    atomic.write_text(out / "report.html", bench_page(bench, further, links))
+    """Write the page, tables as Markdown, CSV, LaTeX and JSON, and pictures; returns the files.
+
+    `links` by the names of rows. Accuracy against mildness of mistakes is one SVG per model.
+    """
+    out, (header, *rows) = Path(out), csv_rows(bench)
+    texts = {
+        "report.html": bench_page(bench, further, links),
+        "table.md": operating_markdown(bench) + markdown(bench),
+        "table.tex": latex(bench),
+        **{
+            f"pareto{f'_{number}' if number > 1 else ''}.svg": svg.standalone(_pareto(bench, model))
+            for number, model in enumerate(bench.models, 1)
+        },
+        **further.files,
+    }
+    for name, text in texts.items():
+        atomic.write_text(out / name, text)
+    atomic.write_csv(out / "table.csv", [str(cell) for cell in header], rows)
+    atomic.write_json(out / "bench.json", bench.to_json())
     write_slides(_models(bench, links), out)
-    pictures = [f"{name}.svg" for name in write_pareto(bench, out)]
-    return [out / name for name in ("report.html", *write_tables(bench, out), *pictures, *write_further(further, out))]
-
-
-def write_further(further: Further, out: Path) -> list[str]:
-    """Write further tables to `further.md` and pictures to files of their own; returns the names."""
-    for name, drawn in further.pictures.items():
-        atomic.write_text(out / name, svg.standalone(drawn))
-    if not further.tables:
-        return list(further.pictures)
-    atomic.write_text(
-        out / "further.md", "\n\n".join(f"{one.caption}\n\n{one.markdown()}" for one in further.tables) + "\n"
-    )
-    return ["further.md", *further.pictures]
+    return [out / name for name in (*texts, "table.csv", "bench.json")]
 
 
 def tables_page(title: str, further: Further, out: Path) -> list[Path]:
     """Write the page of a study that compares no methods; returns the files."""
-    atomic.write_text(out / "report.html", render("tables.html.j2", title=title, further=further))
-    return [out / "report.html", *(out / name for name in write_further(further, out))]
-
-
-def write_tables(bench: Bench, out: Path) -> tuple[str, ...]:
-    """Write the tables as Markdown, CSV, LaTeX and JSON; returns their names."""
-    rows = list(csv_rows(bench))
-    atomic.write_text(out / "table.md", operating_markdown(bench) + markdown(bench))
-    atomic.write_csv(out / "table.csv", [str(cell) for cell in rows[0]], rows[1:])
-    atomic.write_text(out / "table.tex", latex(bench))
-    atomic.write_json(out / "bench.json", bench.to_json())
-    return ("table.md", "table.csv", "table.tex", "bench.json")
-
-
-def write_pareto(bench: Bench, out: Path) -> dict[str, str]:
-    """Write accuracy against mildness of mistakes, one SVG per model; the model of every file, named without `.svg`."""
-    models = {"pareto" if not number else f"pareto_{number + 1}": model for number, model in enumerate(bench.models)}
-    for name, model in models.items():
-        atomic.write_text(out / f"{name}.svg", svg.standalone(_pareto(bench, model)))
-    return models
+    texts = {"report.html": render("tables.html.j2", title=title, further=further), **further.files}
+    for name, text in texts.items():
+        atomic.write_text(out / name, text)
+    return [out / name for name in texts]
 
 
 def bench_page(bench: Bench, further: Further = NOTHING, links: Mapping[str, Links] | None = None) -> str:
@@ -103,9 +97,9 @@ def bench_page(bench: Bench, further: Further = NOTHING, links: Mapping[str, Lin
         scores=[score_table(bench, level, digits=1) for level in range(bench.hierarchy.num_levels)],
         differences=lambda comparison: difference_table(comparison, bench.hierarchy, (*TABLE, *EXTRA)),
         caption=caption(bench),
-        pareto={model: _pareto(bench, model) for model in bench.models},
-        operating={model: operating_table(bench, model) for model in bench.models},
-        epochs={model: _epochs(bench.of_model(model)) for model in bench.models},
+        pareto=partial(_pareto, bench),
+        operating=partial(operating_table, bench),
+        epochs=lambda model: epoch_charts([(row.method, row.epochs) for row in bench.of_model(model)]),
         # Many bands would hide the lines.
         screen=first_screen(_models(bench, links), bands=bands if len(bands) <= MOST_BANDS else []),
         verdicts=_verdict,
@@ -146,18 +140,9 @@ def _models(bench: Bench, links: Mapping[str, Links] | None) -> list[ScreenModel
     return [ScreenModel.of(row.predictions, (links or {}).get(row.name), name=row.name) for row in bench.rows]
 
 
-def _epochs(rows: list[Row]) -> object:
-    """Charts of the rows that were trained, in the colors of the curves; nothing where none was."""
-    series = [(number, row.method, row.epochs) for number, row in enumerate(rows) if row.epochs is not None]
-    return epoch_charts(series) if series else ""
-
-
 def _pareto(bench: Bench, model: str) -> Markup:
-    finest = bench.hierarchy.num_levels - 1
-    points = [
-        (row.method, row.levels[finest].values["acc"], row.levels[finest].values["asmc"])
-        for row in bench.of_model(model)
-    ]
+    rows = bench.of_model(model)
+    points = [(row.method, row.levels[-1].values["acc"], row.levels[-1].values["asmc"]) for row in rows]
     return charts.pareto(points, METRICS["acc"].label, f"{METRICS['asmc'].label}, milder mistakes")
 
 

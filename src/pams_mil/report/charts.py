@@ -347,10 +347,12 @@ def mean_epochs(runs: Sequence[Mapping[str, Sequence[str]]]) -> Epochs | None:
     return {name: [*map(_mean, zip_longest(*(run[column] for run in runs)))] for name, column in columns.items()}
 
 
-def epoch_charts(series: Sequence[tuple[int, str, Epochs]]) -> Markup:
-    """A chart per score; one line per method, drawn in the color of its number in the page's legend."""
-    drawn = []
-    last = max([2, *(len(line) for _, _, epochs in series for line in epochs.values())])
+def epoch_charts(methods: Sequence[tuple[str, Epochs | None]]) -> Markup:
+    """A chart per score; one line per method that was trained, in the color of its number in the page's legend."""
+    series = [(number, name, epochs) for number, (name, epochs) in enumerate(methods) if epochs is not None]
+    if not series:
+        return Markup("")
+    drawn, last = [], max([2, *(len(line) for _, _, epochs in series for line in epochs.values())])
     for name, (_, title) in SHOWN.items():
         values = [value for _, _, epochs in series for value in epochs[name] if math.isfinite(value)] or [0.0, 1.0]
         plane = svg.Plane(360, 250, sorted({1, (1 + last) // 2, last}), svg.ticks(min(values), max(values), 5))

@@ -148,14 +148,9 @@ class Counts:
 class FirstScreen:
     """What `live.html.j2` shows: everything as decided in the files, of the first model where only one fits.
 
-    Attributes:
-        models: All of them, or one model under every order of urgency.
-        orders: The first model of each order: what is missed is shown by order.
-        chart: The curves.
-        plane: Its axes, for the script.
-        data: What the script needs.
-        many: Where the slides are when they are not in the page.
-        has_pictures: Whether some slides have pictures beside the page.
+    `models` are all of them, or one model under every order of urgency; `orders` are the first models of each order, by
+    which is shown what is missed. `plane` and `data` are for the script, `many` says where slides are that are not in
+    the page.
     """
 
     models: list[Counts]

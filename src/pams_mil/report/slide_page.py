@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from markupsafe import Markup
 
 from pams_mil.report.page import render
 
 
-@dataclass(frozen=True)
-class LevelCall:
+class LevelCall(NamedTuple):
     """The probabilities of one level: (shown name, probability) from least to most urgent, and which was called."""
 
     name: str
@@ -28,8 +27,7 @@ class LevelCall:
         ]
 
 
-@dataclass(frozen=True)
-class PictureLayer:
+class PictureLayer(NamedTuple):
     """A picture of the slide as JPEG, with words for the ends of its colors: rank, sign, probability or plain."""
 
     name: str
@@ -39,8 +37,7 @@ class PictureLayer:
     high: str = ""
 
 
-@dataclass(frozen=True)
-class TileStrip:
+class TileStrip(NamedTuple):
     """The tiles that rank highest in something: JPEG and caption each."""
 
     title: str

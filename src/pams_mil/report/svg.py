@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from typing import ClassVar
 
@@ -188,14 +189,14 @@ def square(place: Place, side: float, css: str, title: str = "") -> str:
     return f'<path d="M{x:.1f} {y:.1f} h{side:g} v{side:g} h-{side:g} z" class="{css}">{_titled(title)}</path>'
 
 
-def polyline(places: Iterable[Place], css: str, title: str = "") -> str:
+def polyline(places: Iterable[Place], css: str, title: str = "", *, tag: str = "polyline") -> str:
     """Places joined by lines."""
-    return f'<polyline points="{_points(places)}" class="{css}">{_titled(title)}</polyline>'
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    return f'<{tag} points="{points}" class="{css}">{_titled(title)}</{tag}>'
 
 
-def polygon(places: Iterable[Place], css: str, title: str = "") -> str:
-    """Places joined by lines, and the area within."""
-    return f'<polygon points="{_points(places)}" class="{css}">{_titled(title)}</polygon>'
+polygon = partial(polyline, tag="polygon")
+"""Places joined by lines, and the area within."""
 
 
 def series(number: int) -> str:
@@ -214,10 +215,6 @@ def short(content: str, most: int) -> str:
     'Adenoca…'
     """
     return content if len(content) <= most else content[: most - 1] + "…"
-
-
-def _points(places: Iterable[Place]) -> str:
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
 
 
 def _titled(title: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pams_mil.evaluate.audit import Audit
@@ -10,7 +11,7 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.report.audit_html import audit_screen
 from pams_mil.report.charts import score_chart
 from pams_mil.report.live import SLIDES_FILE, Links
-from pams_mil.report.page import Mark, ReportTable, TableCell, TableHead, render
+from pams_mil.report.page import Column, Mark, ReportTable, TableCell, render
 
 PLACES = {
     "report_held_out": "Held-out slides, which neither training nor the choice has seen, by all runs together",
@@ -63,43 +64,48 @@ def tune_page(
 
 def recipe_table(record: Mapping[str, Any]) -> ReportTable:
     """Every recipe of the space: its scores by rung, and what became of it; the furthest and best first."""
-    rungs, choice = record["rungs"], record["choice"]["recipe"]
-    rows: list[tuple[tuple[int, float], list[str | TableCell]]] = []
-    for name, words in record["asked"]["in_words"].items():
-        scores = [next((s for s in rung["scores"] if s["recipe"] == name), None) for rung in rungs]
-        entered = [number for number, rung in enumerate(rungs) if name in rung["recipes"]]
-        failure = next((rung["failed"][name] for rung in rungs if name in rung["failed"]), "")
-        # Entered and not reached: the budget ended before the recipe was scored there.
-        reached = [number for number, score in enumerate(scores) if score is not None]
-        last = scores[reached[-1]] if reached else None
-        fate = _fate(name, entered, reached, len(rungs), failure, choice, record["asked"]["reference"])
-        mark: Mark = "best" if name == choice else ""
-        cells: list[str | TableCell] = [TableCell(name, mark=mark), words]
-        for score in scores:
-            if score is None:
-                cells.append("–")
-            else:
-                value, error = 100 * score["urgency_auc"], 100 * score["standard_error"]
-                cells.append(TableCell(f"{value:.1f}", f"± {error:.1f}", mark))
-        cells.append(f"{fate}: {failure}" if failure else fate)
-        rows.append(((-len(reached), 0.0 if last is None else -last["urgency_auc"]), cells))
+    words, chosen = record["asked"]["in_words"], record["choice"]["recipe"]
+    scores = {name: _scores(record, name) for name in words}
+
+    def score(number: int, name: str) -> TableCell | None:
+        one = scores[name].get(number)
+        if one is None:
+            return None
+        mark: Mark = "best" if name == chosen else ""
+        return TableCell(f"{100 * one['urgency_auc']:.1f}", f"± {100 * one['standard_error']:.1f}", mark)
+
+    def place(name: str) -> tuple[int, float]:
+        own = list(scores[name].values())
+        return -len(own), -own[-1]["urgency_auc"] if own else 0.0
+
     meaning = "urgency AUC in percent on the validation slides of this rung; ±: standard error over patients"
-    heads = [TableHead(f"rung {number}", meaning) for number in range(1, len(rungs) + 1)]
-    head: list[str | TableHead] = ["recipe", "what it is", *heads, "what became of it"]
-    return ReportTable(head, [cells for _, cells in sorted(rows, key=lambda row: row[0])], text=(0, 1, len(head) - 1))
+    columns = [
+        Column("recipe", lambda name: TableCell(name, mark="best" if name == chosen else "")),
+        Column("what it is", words.get),
+        *(Column(f"rung {number + 1}", partial(score, number), meaning) for number in range(len(record["rungs"]))),
+        Column("what became of it", partial(_fate, record)),
+    ]
+    return ReportTable.of(sorted(words, key=place), columns, text=(0, 1, len(columns) - 1))
 
 
-def _fate(
-    name: str, entered: Sequence[int], reached: Sequence[int], rungs: int, failure: str, choice: str, reference: str
-) -> str:
-    if name == choice:
+def _scores(record: Mapping[str, Any], name: str) -> dict[int, Mapping[str, Any]]:
+    """The scores of a recipe by the number of the rung."""
+    return {n: one for n, rung in enumerate(record["rungs"]) for one in rung["scores"] if one["recipe"] == name}
+
+
+def _fate(record: Mapping[str, Any], name: str) -> str:
+    rungs = record["rungs"]
+    entered = [number for number, rung in enumerate(rungs) if name in rung["recipes"]]
+    failure = next((rung["failed"][name] for rung in rungs if name in rung["failed"]), "")
+    if name == record["choice"]["recipe"]:
         return "chosen"
     if failure:
-        return "failed"
+        return f"failed: {failure}"
     if not entered:
         return "not tried"
-    if name == reference:
+    if name == record["asked"]["reference"]:
         return "the reference"
-    if not reached or reached[-1] != entered[-1]:
+    # Entered and not scored: the budget ended before.
+    if entered[-1] not in _scores(record, name):
         return f"not finished in rung {entered[-1] + 1}"
-    return "measured to the end" if entered[-1] == rungs - 1 else f"dropped after rung {entered[-1] + 1}"
+    return "measured to the end" if entered[-1] == len(rungs) - 1 else f"dropped after rung {entered[-1] + 1}"
