@@ -89,6 +89,5 @@ def test_tables_say_what_is_missed_at_one_stated_rate():
     assert f"Missed at {100 * bench.rate():.0f} % false alarms ↓" in markdown(bench)
     lines = [line for line in csv_rows(bench) if line[3] == "missed_at_10"]
     assert len(lines) == 4 * TREE.num_levels
-    assert (
-        bench.to_json()["rows"][0]["operating_points"]["urgency_auc"] == rows["CE"].points.scores["urgency_auc"].value
-    )
+    scores = bench.to_json()["rows"][0]["levels"]["class"]
+    assert scores["urgency_auc"]["value"] == rows["CE"].points.scores["urgency_auc"].value
