@@ -107,12 +107,7 @@ def take_fold(
 ) -> tuple[Sequence[int], Sequence[str], str] | None:
     """The rows of one of a table's numbered folds, their splits, and how the numbers were read; None: it has none.
 
-    Args:
-        table: The cohort table.
-        fold: Which part to hold out.
-        slide: The column of slide ids.
-        split: The column of splits, if there is one.
-        path: The table's name for messages.
+    `fold` is the part to hold out, `slide` and `split` name the columns of slide ids and of splits.
     """
     parts = parts_of(table, str(path))
     if parts is None:
