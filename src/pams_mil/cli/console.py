@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pams_mil.engine.prediction.slide_predictions import SlidePredictions
     from pams_mil.evaluate.audit import OnStage
     from pams_mil.evaluate.certify import Certificate
-    from pams_mil.wsi.encoders.encoder import EncoderOptions
     from pams_mil.wsi.slide_sources import SlideSource
 
 # Names of slides, classes and files are printed as they are: without this, rich takes "[in situ]" for markup and drops
@@ -81,21 +80,12 @@ def print_json(content: Any) -> None:
     print(strict_json(content))
 
 
-def encode_slides(
-    what: str,
-    sources: Sequence[SlideSource],
-    folder: Path,
-    origin: Mapping[str, Any],
-    encoder: str | None,
-    options: EncoderOptions,
-) -> tuple[Path, Path]:
-    """A table of slides and the folder of their features, made in `folder` as a run's own were."""
+def encode_slides(what: str, sources: Sequence[SlideSource], folder: Path, **making: Any) -> tuple[Path, Path]:
+    """A table of slides and the folder of their features, made in `folder`; `making` as `bags_for_run` takes it."""
     from pams_mil.wsi.extract import bags_for_run
 
     with errors.status(Text(f"Encoding {what}")):
-        return bags_for_run(
-            sources, folder / "features", origin, encoder=encoder, options=options, announce=print_notice
-        )
+        return bags_for_run(sources, folder / "features", announce=print_notice, **making)
 
 
 def list_failures(predictions: SlidePredictions, *, name: str = "") -> None:

@@ -52,7 +52,9 @@ def draw_slide(
     """
     folder = out / FileNames()[source.slide_id]
     if features is None:
-        manifest, features = encode_slides(source.slide_id, [source], out, origin, encoder, options)
+        manifest, features = encode_slides(
+            source.slide_id, [source], out, origin=origin, encoder=encoder, options=options
+        )
     else:
         manifest = folder / "slides.csv"
         atomic.write_csv(manifest, ["slide_id"], [[source.slide_id]])

@@ -115,8 +115,9 @@ def predict(
         origin = complete_origin(loaded[0].spec.encoder, resolution, where="The command", whose=f"the run {runs[0]}")
         sources = find_slides(slides, mpp_of_slide=mpp_of_slide)
         manifest, features = console.encode_slides(
-            counted(len(sources), "slide"), sources, out or home.predictions, origin, encoder, EncoderOptions(device)
-        )
+            counted(len(sources), "slide"), sources, out or home.predictions, origin=origin, encoder=encoder,
+            options=EncoderOptions(device),
+        )  # fmt: skip
     kinds = [*(["calibrated"] if calibrated else []), *([] if decide == "argmax" else [str(rule)])]
     place = Destination.of(out, home, manifest, split, kinds)
     place.prepare(tuple(identity_of(run, calibrated=calibrated) for run in loaded), manifest, split)
