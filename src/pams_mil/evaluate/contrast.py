@@ -125,9 +125,8 @@ class Contrast:
 
     def adjusted(self, p: float | None, family: int) -> Contrast:
         """The same as one of `family` comparisons, with p corrected for them and the interval that goes with it."""
-        if family < 2:
-            return replace(self, adjusted_p=p, adjusted_interval=self.interval, family=1)
-        return replace(self, adjusted_p=p, adjusted_interval=self.interval_at(1 - 0.05 / family), family=family)
+        interval = self.interval if family < 2 else self.interval_at(1 - 0.05 / family)
+        return replace(self, adjusted_p=p, adjusted_interval=interval, family=max(1, family))
 
     def interval_at(self, level: float) -> Interval:
         """The interval of another confidence than 95 %."""
@@ -153,18 +152,17 @@ class Contrast:
         }
 
 
-def _of_one_network(bounds: Interval, samples: Array, units: int, level: float = 0.95) -> Interval:
+def _of_one_network(bounds: Interval, samples: Array, units: int) -> Interval:
     """Percentiles of the resamples of a score; where all are at an end of its range, what n patients can exclude.
 
     No resample of 0 misses has one, yet they do not show that there are none: if a share q of patients deviates, none
-    does in n with probability (1 - q)^n, which is (1 - level) / 2 at q = 1 - ((1 - level) / 2)^(1 / n) (Clopper and
-    Pearson's limit), and a mean of patients' values in the range moves by at most q of it.
+    does in n with probability (1 - q)^n, which is 0.025 at q = 1 - 0.025^(1 / n) (Clopper and Pearson's limit), and a
+    mean of patients' values in the range moves by at most q of it.
     """
-    low, high = percentile_interval(samples, level)
-    bottom, top = bounds
+    (low, high), (bottom, top) = percentile_interval(samples), bounds
     if low != high or low not in (bottom, top) or not units or not math.isfinite(top - bottom):
         return low, high
-    reach = (1 - (0.5 - level / 2) ** (1 / units)) * (top - bottom)
+    reach = (1 - 0.025 ** (1 / units)) * (top - bottom)
     return max(bottom, low - reach), min(top, high + reach)
 
 
@@ -190,27 +188,26 @@ def contrast_of(
         metric.key, value,
         reference=math.nan if reference is None else means[1], candidate=math.nan if reference is None else means[0],
         seeds=tuple(candidate.tolist()), reference_seeds=() if reference is None else tuple(reference.tolist()),
+        varied="nothing" if drawn is None and swapped is None else "patients",
+        p_value=None if swapped is None else swap_p_value(value, swapped),
     )  # fmt: skip
-    if swapped is not None:
-        result = replace(result, p_value=swap_p_value(value, swapped), varied="patients")
     if drawn is None:
         return result
     averaged = [_seed_mean(samples) for _, samples in sides if samples is not None]
     samples = averaged[0] if reference is None else subtract(averaged[0], averaged[1])
-    finite = samples[np.isfinite(samples)]
+    result, finite = replace(result, samples=samples), samples[np.isfinite(samples)]
     if 2 * finite.size < samples.size or finite.size < 2 or not math.isfinite(value):
-        return replace(result, varied="patients", samples=samples)
+        return result
     variance = float(finite.var(ddof=1))
     defined = [np.isfinite(scores) for scores, _ in sides]
     if max(int(ok.sum()) for ok in defined) < 2:
-        result = replace(result, varied="patients", samples=samples, standard_error=math.sqrt(variance))
+        result = replace(result, standard_error=math.sqrt(variance))
         if reference is None:
             return replace(result, interval=_of_one_network(metric.bounds, samples, units))
         # Not percentiles: resampled curves are coarser, and differences at a given rate shrink towards 0 in them.
         result = replace(result, df=max(1, units - 1))
-        if swapped is None and variance > 0:  # other folds: no swaps
-            result = replace(result, p_value=float(2 * stdtr(result.df, -abs(value) / math.sqrt(variance))))
-        return replace(result, interval=result.interval_at(0.95))
+        p = _t_p_value(result) if swapped is None and variance > 0 else result.p_value  # other folds: no swaps
+        return replace(result, p_value=p, interval=result.interval_at(0.95))
     scores = np.concatenate([of_seed[ok] for (of_seed, _), ok in zip(sides, defined, strict=True)])
     redrawn = np.concatenate([of[ok] for (_, of), ok in zip(sides, defined, strict=True) if of is not None])
     moved = redrawn[:, np.isfinite(redrawn).all(axis=0)] - scores[:, None]
@@ -223,19 +220,19 @@ def contrast_of(
     if not between > 0:  # rates of few slides may be equal to the last digit, which says nothing about other networks
         between, over_df = by_patients, by_patients_df
     total = shared + between
-    result = replace(
-        result, samples=samples, standard_error=math.sqrt(total),
-        varied="patients and networks" if networks.chance.any() else "patients",
-    )  # fmt: skip
+    varied: Varied = "patients and networks" if networks.chance.any() else "patients"
+    result = replace(result, standard_error=math.sqrt(total), varied=varied)
     if not total > 0:
         return replace(result, interval=(value, value), p_value=1.0 if reference is not None and value == 0 else None)
     result = replace(result, df=total**2 / (shared**2 / max(1, units - 1) + over_df))
-    if reference is not None:
-        result = replace(result, p_value=float(2 * stdtr(result.df, -abs(value) / math.sqrt(total))))
     low, high = result.interval_at(0.95)
     if reference is None:
-        low, high = max(low, metric.bounds[0]), min(high, metric.bounds[1])
-    return replace(result, interval=(low, high))
+        return replace(result, interval=(max(low, metric.bounds[0]), min(high, metric.bounds[1])))
+    return replace(result, interval=(low, high), p_value=_t_p_value(result))
+
+
+def _t_p_value(contrast: Contrast) -> float:
+    return float(2 * stdtr(contrast.df, -abs(contrast.estimate) / contrast.standard_error))
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,7 +46,7 @@ class Metric:
         label: Its name in tables.
         higher_is_better: The direction that is good.
         meaning: What it says, in plain words.
-        statistic: From slides to the sums that it needs; the same object for metrics that share them.
+        statistic: From slides, and `bins` (None: exact), to the sums that it needs; one object if shared.
         value: From the view of the weighted sums to values [B].
         percent: Whether it is shown in percent.
         bounds: The smallest and largest possible value.
