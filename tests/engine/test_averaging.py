@@ -95,7 +95,7 @@ def test_validation_and_prediction_use_the_mean(cohort, tmp_path):
     one, two = (load(out, which=which).learner.state_dict() for which in ("best", "last"))
     assert all(torch.equal(value, two[name]) for name, value in one.items())
     said = predict([out], cohort / "manifest.csv", features=cohort / "bags", split="val")
-    expected = refined_nll(said.targets, said.probabilities[-1], said.hierarchy)
+    expected = refined_nll(said.sample.target, said.probabilities[-1], said.hierarchy)
     assert float(read_table(out / "metrics.csv")["val_refined_nll"][-1]) == pytest.approx(expected, rel=1e-6)
 
 

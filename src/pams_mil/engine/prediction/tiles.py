@@ -170,10 +170,7 @@ def write_tiles(path: Path, sample: BagSample, columns: Mapping[str, Array]) -> 
     places: dict[str, npt.NDArray[np.generic]] = {}
     if sample.coords_px0 is not None:
         places |= {"x": sample.coords_px0[:, 0].numpy(), "y": sample.coords_px0[:, 1].numpy()}
-    pyarrow, parquet = _pyarrow()
-    table = pyarrow.table({**places, **columns})
-    with atomic.replacing(path) as temporary:
-        parquet.write_table(table, temporary)
+    _write_parquet(path, _pyarrow().table({**places, **columns}))
 
 
 def write_into_store(store: Path, sample: BagSample, columns: Mapping[str, Array]) -> None:
@@ -193,7 +190,7 @@ def write_into_store(store: Path, sample: BagSample, columns: Mapping[str, Array
     # Corners must be unique in the store, and every tile of the bag must have its own among them.
     if len(row_of) != len(places) or len(known) != len(rows) or len(set(known)) != len(known):
         raise BagError(f"The tiles of {sample.slide_id!r} are not those of {file}; nothing was written to it.")
-    pyarrow, parquet = _pyarrow()
+    pyarrow = _pyarrow()
     for name, values in columns.items():
         spread = np.full(len(places), np.nan)
         spread[known] = values
@@ -201,20 +198,13 @@ def write_into_store(store: Path, sample: BagSample, columns: Mapping[str, Array
         column = pyarrow.array(spread, from_pandas=True)
         at = table.column_names.index(name) if name in table.column_names else -1
         table = table.append_column(name, column) if at < 0 else table.set_column(at, name, column)
-    with atomic.replacing(file) as temporary:
-        parquet.write_table(table, temporary)
+    _write_parquet(file, table)
 
 
 def csv_as_parquet(path: Path) -> Path:
     """A predictions file once more as parquet beside it: ids as text, probabilities as numbers."""
-    columns = read_table(path)
-    pyarrow, parquet = _pyarrow()
-    table = pyarrow.table(
-        {name: pyarrow.array(_numbers(cells) if name.startswith("p_") else cells) for name, cells in columns.items()}
-    )
-    out = path.with_suffix(".parquet")
-    with atomic.replacing(out) as temporary:
-        parquet.write_table(table, temporary)
+    columns = {name: _numbers(cells) if name.startswith("p_") else cells for name, cells in read_table(path).items()}
+    _write_parquet(out := path.with_suffix(".parquet"), _pyarrow().table(columns))
     return out
 
 
@@ -282,8 +272,12 @@ def _numbers(cells: Sequence[str]) -> Sequence[float] | Sequence[str]:
         return cells
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def _write_parquet(path: Path, table: Any) -> None:
+    with atomic.replacing(path) as temporary:
+        _pyarrow().parquet.write_table(table, temporary)
+
+
+def _pyarrow() -> Any:
     with needs_extra("Writing parquet tables", package="pyarrow", extra="tables"):
-        import pyarrow  # noqa: PLC0415  optional
-        import pyarrow.parquet as parquet  # noqa: PLC0415
-    return pyarrow, parquet
+        import pyarrow.parquet  # noqa: PLC0415  optional
+    return pyarrow

@@ -35,7 +35,7 @@ from pams_mil.engine.tuning.choice import (
 )
 from pams_mil.engine.tuning.nested import choices_by_fold
 from pams_mil.engine.tuning.recipes import REFERENCE, Simplicity, Space, in_words, simplicity
-from pams_mil.engine.tuning.schedule import ENOUGH, Rung, TimedEngine, fewest_runs, going_on, plan, runs_of, stages
+from pams_mil.engine.tuning.schedule import ENOUGH, TimedEngine, fewest_runs, going_on, plan, runs_of, stages
 from pams_mil.engine.tuning.tuning_folder import RungRecord, TuningFolder
 from pams_mil.errors import RunError, counted
 from pams_mil.evaluate.predictions.predictions import Predictions
@@ -229,11 +229,8 @@ class Tuning:
         """Run all rungs that the budget affords; returns why it ended early, if it did."""
         all_rungs = len(stages(self.task.num_folds, len(self.task.seeds)))
         for number in range(all_rungs):
-            if number == len(self.folder.rungs):
-                planned = self._plan(number)
-                if not planned:
-                    return f"The budget of {self.minutes:g} minutes does not reach for rung {number + 1}"
-                self._start(number, planned)
+            if number == len(self.folder.rungs) and not self._begin(number):
+                return f"The budget of {self.minutes:g} minutes does not reach for rung {number + 1}"
             rung = self.folder.rungs[number]
             # The first rung alone may grow: the recipes of a later one were chosen by the scores of all before it.
             while not rung.complete or (number == 0 and self._widen(rung)):
@@ -253,35 +250,33 @@ class Tuning:
         self.folder.save()
         return True
 
-    def _plan(self, number: int) -> tuple[Rung, ...]:
-        """The rungs ahead, as far as the time left affords them."""
+    def _begin(self, number: int) -> bool:
+        """Plan the rungs ahead as far as the time left affords them, say so, and note the next; False: none fits."""
         if number == 0:
             self._pilot()
         names, runs = self._entering(number), self.timed.affordable(MARGIN)
-        rungs = plan(len(names), self.task.num_folds, len(self.task.seeds), runs, climbed=number)
-        if not rungs and number == 0:
-            fewest, seconds = fewest_runs(self.task.num_folds), self.timed.spent.seconds_per_run
+        planned = plan(len(names), self.task.num_folds, len(self.task.seeds), runs, climbed=number)
+        seconds = self.timed.spent.seconds_per_run
+        if not planned and number == 0:
+            fewest = fewest_runs(self.task.num_folds)
             raise RunError(
                 f"A budget of {self.minutes:g} minutes is too short: a run takes {seconds:.1f} s here, and the least "
                 f"is {fewest} runs (the reference and one other recipe on {self.task.num_folds} folds). Give at least "
                 f"--budget {math.ceil((self.timed.spent.seconds + fewest * seconds / (1 - MARGIN)) / 60)}; what was "
                 "measured is kept."
             )
-        return rungs
-
-    def _start(self, number: int, planned: Sequence[Rung]) -> None:
-        """Say what is planned, and note the rung that begins."""
-        names, first = self._entering(number), planned[0]
+        if not planned:
+            return False
         steps = ", then ".join(
             f"{counted(rung.recipes, 'recipe')} on {rung.folds} of {self.task.num_folds} folds x "
             f"{counted(rung.seeds, 'seed')}"
             for rung in planned
         )
         done = stages(self.task.num_folds, 1)[number - 1][0] if number else 0
-        runs, seconds = runs_of(planned, done), self.timed.spent.seconds_per_run
+        needed, first = runs_of(planned, done), planned[0]
         self._say(
-            f"Plan from rung {number + 1}: {steps}; at most {counted(runs, 'run')} at {seconds:.1f} s, about "
-            f"{_minutes(runs * seconds)} of the {_minutes(self.timed.left)} left."
+            f"Plan from rung {number + 1}: {steps}; at most {counted(needed, 'run')} at {seconds:.1f} s, about "
+            f"{_minutes(needed * seconds)} of the {_minutes(self.timed.left)} left."
         )
         left_out = len(names) - first.recipes
         if left_out and number == 0:
@@ -291,6 +286,7 @@ class Tuning:
         rung = RungRecord(names[: first.recipes], first.folds, list(self.task.seeds[: first.seeds]))
         self.folder.rungs.append(rung)
         self.folder.save()
+        return True
 
     def _entering(self, number: int) -> list[str]:
         """Recipes that may enter a rung, in the order in which a short budget takes them."""
