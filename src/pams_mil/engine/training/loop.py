@@ -33,7 +33,7 @@ from pams_mil.engine.training.training_bags import BagLoader, TrainingBags, pack
 from pams_mil.engine.training.validate import validate
 from pams_mil.errors import RunError, RunInterruptedError
 from pams_mil.models.core.batch import in_packs
-from pams_mil.models.core.inputs import is_out_of_memory, out_of_memory
+from pams_mil.models.core.inputs import explain_out_of_memory
 
 
 @dataclass(frozen=True)
@@ -112,12 +112,8 @@ def _train_epoch(
         waiting = group
         for pack in in_packs(islice(bags, group), rows_of, most=most):
             waiting -= len(pack)
-            try:
+            with explain_out_of_memory(_names(pack), sum(map(rows_of, pack))):
                 values = add_gradients(fabric, module, pack, of=group, last=not waiting)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                raise out_of_memory(error, _names(pack), sum(map(rows_of, pack))) from error
             _refuse_non_finite(values, pack, progress)
             progress.add(values, [bag.counts for bag in pack])
             context.watch.stepped(values, len(pack))

@@ -139,16 +139,11 @@ def explain_out_of_memory(slide_id: str, n: int) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        raise out_of_memory(error, slide_id, n) from error
-
-
-def out_of_memory(error: BaseException, slide_id: str, n: int) -> RunError:
-    """An out-of-memory error in words; arguments as for `explain_out_of_memory`."""
-    return RunError(
-        f"Out of memory on slide {slide_id!r} with {n} instances. Set max_instances to fewer than {n} for training, "
-        "process one bag at a time, or use a model or machine with more room. "
-        f"The cause: {first_line(error)}"
-    )
+        raise RunError(
+            f"Out of memory on slide {slide_id!r} with {n} instances. Set max_instances to fewer than {n} for "
+            "training, process one bag at a time, or use a model or machine with more room. "
+            f"The cause: {first_line(error)}"
+        ) from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:
