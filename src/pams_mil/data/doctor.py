@@ -134,11 +134,11 @@ def diagnose(
         store, unreadable = open_store(features, manifest), []
         with ThreadPoolExecutor(max(1, workers)) as pool:
             # map keeps the order of the table, so that reports of the same cohort are the same.
-            for done, found in enumerate(pool.map(lambda record: _facts(record, store), manifest), 1):
-                if isinstance(found, Problem):
-                    unreadable.append(found)
+            for done, outcome in enumerate(pool.map(lambda record: _facts(record, store), manifest), 1):
+                if isinstance(outcome, Problem):
+                    unreadable.append(outcome)
                 else:
-                    bags.append(found)
+                    bags.append(outcome)
                 if progress is not None:
                     progress(done, len(manifest))
         problems += _counted_missing(unreadable, len(manifest))

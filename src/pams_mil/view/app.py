@@ -27,7 +27,7 @@ from pams_mil.view.session import HiddenError, Session
 from pams_mil.view.verdict_journal import ReviewError
 
 Result = TypeVar("Result")
-Given = TypeVarTuple("Given")
+Arguments = TypeVarTuple("Arguments")
 READERS = max(4, min(8, 2 * (os.cpu_count() or 2)))
 _TYPES = {
     ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
@@ -54,11 +54,11 @@ class Viewer:
 
     def routes(self) -> list[Route]:
         """Everything there is to ask for."""
-        told = {"overview": self.session.overview, "worklist": self.session.worklist, "reviews": self.session.reviews}
+        stated = {"overview": self.session.overview, "worklist": self.session.worklist, "reviews": self.session.reviews}
         return [
             Route("/", self.file),
             Route("/static/{name}", self.file),
-            *(Route(f"/api/{name}", functools.partial(self.told, work)) for name, work in told.items()),
+            *(Route(f"/api/{name}", functools.partial(self.told, work)) for name, work in stated.items()),
             Route("/api/order", self.order),
             Route("/api/slide/{key}", self.slide),
             Route("/api/verdict/{key}", self.verdict, methods=["POST"]),
@@ -168,9 +168,9 @@ class Viewer:
     async def _heat_of(self, row: int) -> Heat:
         return await asyncio.get_running_loop().run_in_executor(self._heat_pool, self.session.heat_of, row)
 
-    async def _read(self, work: Callable[[*Given], Result], *given: *Given) -> Result:
+    async def _read(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         async with self._seats:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work, *given)
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
 
     async def _picture(self, request: Request, work: Callable[[], bytes | None]) -> Response:
         async with self._seats:

@@ -115,12 +115,12 @@ class ShownSlide:
 
     def tile(self, box: TileBox) -> bytes:
         """A tile as JPEG, from the best level of the slide."""
-        part = (box.x * box.scale, box.y * box.scale, box.scale, box.width, box.height)
+        region = (box.x * box.scale, box.y * box.scale, box.scale, box.width, box.height)
         # Reading the tile itself would decode far more than it shows.
         if box.scale > MOST_SHRINKING * self.slide.levels[best_level(self.slide.levels, box.scale)].downsample:
             whole = self.whole()
-            return self.jpeg(Patch(whole.pixels, 0, 0, whole.scale).resampled(*part))
-        return self.jpeg(read_scaled(self.slide, *part))
+            return self.jpeg(Patch(whole.pixels, 0, 0, whole.scale).resampled(*region))
+        return self.jpeg(read_scaled(self.slide, *region))
 
     def whole(self) -> Overview:
         """The whole slide, small; read once."""

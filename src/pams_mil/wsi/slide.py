@@ -160,11 +160,11 @@ def _open_any(path: Path, wanted: str, cache: object) -> tuple[str, Reader]:
         package = missing[0].replace("openslide", "openslide-python")
         raise MissingExtraError(f"Reading {path.name}", package=package, extra="wsi")
     hint = f" ({', '.join(missing)} not installed)" if missing else ""
-    said = "; ".join(causes)
+    why = "; ".join(causes)
     if known := said_of(path):
-        raise SlideError(f"{path.name} cannot be read as a slide{hint}. {known} Readers said: {said}.")
+        raise SlideError(f"{path.name} cannot be read as a slide{hint}. {known} Readers said: {why}.")
     raise SlideError(
-        f"{path.name} cannot be read as a slide; it is damaged, cut short or in a format no reader knows{hint}. {said}."
+        f"{path.name} cannot be read as a slide; it is damaged, cut short or in a format no reader knows{hint}. {why}."
     )
 
 

@@ -218,7 +218,7 @@ def with_subset(
     subset: Literal["val", "calib"], split: Split, manifest: Manifest, hierarchy: ClassHierarchy, *, share: float,
     seed: int = 0,
 ) -> Split:  # fmt: skip
-    """The same test parts, with a share of all patients moved from train to calib; or to val, which is made anew."""
+    """The same test parts, with a share of all patients moved from train to calib; or to val, instead of its own."""
     if not 0 < share < 1:
         word = {"val": "validation", "calib": "calibration"}[subset]
         raise ParameterError(f"The share of {word} patients must be above 0 and below 1, found {share!r}.")
