@@ -40,8 +40,9 @@ def schema(kind: Any, title: str) -> dict[str, Any]:
         for key, value in part.get("properties", {}).items():
             if (name, key) in remarks:
                 value["description"] = remarks[name, key]
-    if "Choice" in parts:  # `method: pams` is short for `method: {name: pams}`
-        parts["Choice"] = {"anyOf": [{"type": "string"}, parts["Choice"]]}
+    for choice in ("Choice", "ModelChoice", "GridMethod", "GridModel"):
+        if choice in parts:  # `method: pams` is short for `method: {name: pams}`
+            parts[choice] = {"anyOf": [{"type": "string"}, parts[choice]]}
     return {"$schema": DRAFT, **content, "title": title}
 
 

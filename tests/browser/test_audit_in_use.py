@@ -101,8 +101,10 @@ def test_a_finger_beside_the_handle_scrolls_the_page(browser, report):
         "(() => { const r = document.querySelector('#live-curve svg').getBoundingClientRect();"
         " return [r.right - 20, r.top + 40, scrollY]; })()"
     )
+    kappa = page.js("document.querySelector('#kappa').value")
     page.touch((x, y), (x, y - 120))
     page.wait(f"scrollY > {scrolled} + 40", "the page to scroll")
+    assert page.js("document.querySelector('#kappa').value") == kappa
 
 
 def test_paper_shows_everything_and_cuts_nothing(browser, report):

@@ -73,6 +73,7 @@ def test_cifar10_maps_torchvisions_indices():
 def test_help_fits_and_has_an_example_that_can_be_copied(width: int, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", width)
+    monkeypatch.setattr("pams_mil.cli.console.output._width", width)  # it may be as wide as when it was imported
     below = [("classes", "show"), ("classes", "init"), ("classes", "compare"), ("cohort", "make")]
     for verb in [(), *((module if name == "app" else name,) for _, module, name in VERBS), *below]:
         shown = run(*verb, "--help")

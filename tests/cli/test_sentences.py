@@ -179,7 +179,7 @@ def test_files_get_the_users_umask_whoever_wrote_them(home, tmp_path, mask):
 
 
 def test_the_device_is_also_that_of_the_encoder(home, tmp_path, monkeypatch):
-    def bags_for_run(sources, out, made, *, encoder, options, announce):
+    def bags_for_run(*_, options, **__):
         raise OutputError(f"asked for {options.device}")
 
     monkeypatch.setattr(slides_for_run, "bags_for_run", bags_for_run)

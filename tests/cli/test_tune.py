@@ -11,7 +11,7 @@ from click.testing import Result
 from jsonschema import Draft202012Validator
 from tests.docs.console_blocks import ROOT
 from tests.engine.cohort import make_cohort
-from tests.engine.here import Here
+from tests.engine.here import Here, Hours
 from typer.testing import CliRunner
 
 from pams_mil.cli.main import app
@@ -282,22 +282,6 @@ def test_another_tuning_in_the_folder_is_refused_and_another_budget_is_not(
     assert other.exit_code == 2
     assert "holds another tuning: recipes.abmil-ce.training.epochs was 1 and is now 3" in other.output
     assert pams(*command(cohort, out, "--budget", 90)).exit_code == 0
-
-
-class Hours(Here):
-    """Every run takes an hour of a clock that the test holds."""
-
-    def __init__(self, clock: list[float]) -> None:
-        super().__init__()
-        self.clock, self.slow = clock, 10**6
-
-    def run(self, pending, out, owner):
-        for result in super().run(pending, out, owner):
-            if result is not None:
-                seconds = 3600.0 if len(self.ran) <= self.slow else 60.0
-                self.clock[0] += seconds
-                result = benchmark.CellResult(result.key, result.error, seconds)
-            yield result
 
 
 def in_hours(monkeypatch: pytest.MonkeyPatch) -> Hours:

@@ -23,3 +23,19 @@ class Here:
             self.ran.append(cell.key)
             yield None
             yield run_cell(cell, str(out), owner, 1)
+
+
+class Hours(Here):
+    """Every run takes an hour of a clock that the test holds."""
+
+    def __init__(self, clock: list[float]) -> None:
+        super().__init__()
+        self.clock, self.slow = clock, 10**6
+
+    def run(self, pending, out, owner):
+        for result in super().run(pending, out, owner):
+            if result is not None:
+                seconds = 3600.0 if len(self.ran) <= self.slow else 60.0
+                self.clock[0] += seconds
+                result = CellResult(result.key, result.error, seconds)
+            yield result

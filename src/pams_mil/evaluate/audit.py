@@ -129,7 +129,7 @@ class Audit:
             "seed": self.seed,
             "files": plain(self.models),
             "comparisons": plain(self.comparisons),
-            **{key: plain(part) for key in ("subgroups", "orders", "committee") if (part := getattr(self, key))},
+            **{key: plain(value) for key in ("subgroups", "orders", "committee") if (value := getattr(self, key))},
             "verdicts": self.verdicts,
         }
 

@@ -200,7 +200,8 @@ def _probabilities(predictions: Predictions) -> Iterator[Caution]:
 def _confidence(predictions: Predictions) -> Iterator[Caution]:
     """Probabilities that are too high or too low to weigh a miss against a false alarm by."""
     p = predictions.probabilities
-    if p is None or predictions.num_patients < FEW_PATIENTS:
+    # Where slides have several findings, the class probabilities are derived and the findings' own decide.
+    if p is None or predictions.finding_probabilities is not None or predictions.num_patients < FEW_PATIENTS:
         return
     right = p.argmax(1) == predictions.target
     excess = p.max(1) - right

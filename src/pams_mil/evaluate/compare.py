@@ -221,8 +221,8 @@ def with_matched(
         means = [0.5 * sum(side[key].mean(axis=0) for side in sides) for sides in (seen, drawn) if sides[0]]
         return means[0], means[-1]
 
-    given = None if false_alarms is None else np.array([false_alarms])
-    alarms, misses = own("false_alarm_rate") if given is None else (given, given), own("missed_rate")
+    stated = None if false_alarms is None else np.array([false_alarms])
+    alarms, misses = own("false_alarm_rate") if stated is None else (stated, stated), own("missed_rate")
     every = list(metrics)
     results = pair.contrasts([*every, missed_there(alarms), false_alarms_there(misses)])
     missed, raised = results.pop("missed"), results.pop("false_alarms")

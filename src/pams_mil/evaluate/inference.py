@@ -162,9 +162,9 @@ class Networks:
         for seed in range(len(self.seeds)):
             for (make, within), group in grouped(metrics).items():
                 pieces = self.pieces(seed, within)
-                parts = [values(make, group, *piece) for piece in pieces]
+                scores = [values(make, group, *piece) for piece in pieces]
                 for metric in group:
-                    of_networks = [part[metric.key] for part in parts]
+                    of_networks = [score[metric.key] for score in scores]
                     result[metric.key].append(average(of_networks, [len(rows) for rows, _ in pieces]))
         return {key: np.stack(seeds) for key, seeds in result.items()}
 
@@ -246,10 +246,10 @@ class MethodPair:
         result: dict[str, Array] = {}
         for (make, within), group in grouped(metrics).items():
             pieces = list(zip(self.reference.pieces(0, within), self.candidate.pieces(0, within), strict=True))
-            parts = [self._swap_piece(make, group, self.coins, *pair) for pair in pieces]
+            scores = [self._swap_piece(make, group, self.coins, *pair) for pair in pieces]
             sizes = [len(first[0]) for first, _ in pieces]
             for metric in group:
-                first, second = (average([part[metric.key][side] for part in parts], sizes) for side in (0, 1))
+                first, second = (average([score[metric.key][side] for score in scores], sizes) for side in (0, 1))
                 result[metric.key] = subtract(second, first)
         return result
 

@@ -129,8 +129,8 @@ class ReaderAudit:
                 return f"{self.model} is outside of the readers' range: it misses {words} than every reader {detail}."
         rest = [name for name in gaps if name not in (*more, *less)]
         claims = {"misses more than": more, "misses less than": less, "cannot be told apart from": rest}
-        told = ", ".join(f"{words} {listing(names)}" for words, names in claims.items() if names)
-        return f"{self.model} is within the readers' range: it {told} {detail}."
+        verdict = ", ".join(f"{words} {listing(names)}" for words, names in claims.items() if names)
+        return f"{self.model} is within the readers' range: it {verdict} {detail}."
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""

@@ -148,13 +148,13 @@ class FindingSums(Statistic):
         calls = slides.predicted if slides.probabilities is None else slides.path.calls(kappa)
         called, (n, count) = sets_with_call(p, calls, kappa, hierarchy), true.shape
         rows, some = np.arange(n), true.any(axis=1)
-        found = (1.0 - missed_share(true, called, hierarchy.finding_weights)) * some
+        recall = (1.0 - missed_share(true, called, hierarchy.finding_weights)) * some
         cell = 4 * np.arange(count) + 2 * true + called
         self.sums = Sums(
             np.concatenate([np.repeat(rows, count), np.tile(rows, 4)]),
             np.concatenate([cell.ravel(), 4 * count + np.repeat(np.arange(4), n)]),
             4 * count + 4,
-            np.concatenate([np.ones(cell.size), found, some, set_ascc(true, called, hierarchy), np.ones(n)]),
+            np.concatenate([np.ones(cell.size), recall, some, set_ascc(true, called, hierarchy), np.ones(n)]),
         )
 
     def view(self, sums: Array) -> Array:

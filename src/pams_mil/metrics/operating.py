@@ -76,9 +76,9 @@ def exact_curve(path: DecisionPath, target: Ints, weights: Array | None = None) 
         place = np.searchsorted(events[order], kappa, side="right")
         return np.asarray(np.append(0.0, np.cumsum(of[order]))[np.append(0, place)] / weight.sum())
 
-    found = changed(reached, weight[missable])
-    # Missed is what could be missed less what has been found by then.
-    return OperatingCurve(np.append(-np.inf, kappa), found[-1] - found, changed(raised, weight[alarming]))
+    caught = changed(reached, weight[missable])
+    # Missed is what could be missed less what has been caught by then.
+    return OperatingCurve(np.append(-np.inf, kappa), caught[-1] - caught, changed(raised, weight[alarming]))
 
 
 def operating_curve(

@@ -120,10 +120,10 @@ class AuditReport:
 
     @property
     def sentences(self) -> list[str]:
-        """Cautions, what each model misses and raises, and the verdicts of the comparisons."""
+        """What each model misses and raises, cautions, and the verdicts of the comparisons."""
         return [
-            *self.scores.cautions,
             *(Counts.of(model).sentence for model in self.predictions),
+            *self.scores.cautions,
             *self.scores.verdicts,
             *(self.scores.orders.sentences if self.scores.orders is not None else ()),
             *(sentence for groups in self.scores.subgroups for sentence in groups.sentences),

@@ -156,8 +156,8 @@ class Bench:
                 kind = side if settles(row.comparison, contrast) else "Not settled"
                 kinds[kind].append(f"{row.method} ({missed[row.method]}{contrast.p_words})")
         lead = f"On {model}, at {100 * self.rate():.0f} % false alarms, {self.reference} misses urgency in"
-        found = [f"{kind}: {', '.join(names)}." for kind, names in kinds.items() if names]
-        return " ".join([lead, f"{missed[self.reference]} of the slides.", *found])
+        sentences = [f"{kind}: {', '.join(names)}." for kind, names in kinds.items() if names]
+        return " ".join([lead, f"{missed[self.reference]} of the slides.", *sentences])
 
     @property
     def verdicts(self) -> list[str]:

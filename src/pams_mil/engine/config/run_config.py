@@ -44,8 +44,9 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 def _class_files(value: Any) -> Any:
     """One class file or several, as text; a list of one is that one."""
-    given = value if isinstance(value, (list, tuple)) else [value]
-    files = [str(one) if isinstance(one, Path) else one for one in given]
+    files = [
+        str(one) if isinstance(one, Path) else one for one in (value if isinstance(value, (list, tuple)) else [value])
+    ]
     return files[0] if len(files) == 1 else files
 
 

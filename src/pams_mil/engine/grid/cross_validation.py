@@ -118,20 +118,20 @@ def _train(
     """Train the folds of every part, with its settings and seeds: the folder itself, or what lies inside of it."""
     every, numbers = list[Cell](), range(len(folds.split.folds))
     asked: dict[CrossValidationFolder, dict[str, Any]] = {}
-    for part, (config, seeds) in parts.items():
+    for place, (config, seeds) in parts.items():
         own = cells(config, folds.cohort, folder.manifest_file, numbers, seeds)
-        asked[part] = _asked(own[0].config, folds, seeds)
-        inside = part.path.relative_to(folder.path)
+        asked[place] = _asked(own[0].config, folds, seeds)
+        inside = place.path.relative_to(folder.path)
         every += [replace(cell, key=(inside / cell.key).as_posix()) for cell in own]
     settings = {name: asked[folder.member(name)]["settings"] for name in members}
     if settings:
         same = {key: value for key, value in next(iter(asked.values())).items() if key != "settings"}
         asked = {folder: {**same, "members": settings}, **asked}
-    (notes, *_) = (_open(part, own, folds) for part, own in asked.items())
+    (notes, *_) = (_open(place, own, folds) for place, own in asked.items())
     done = run_cells(every, folder.path, folder.path, engine, progress=progress)
     if not done.failures:
         # The committee last: it is the mean of what its members have pooled.
-        notes = (*notes, *[pool(part, folds.hierarchy) for part in reversed(asked)][-1])
+        notes = (*notes, *[pool(place, folds.hierarchy) for place in reversed(asked)][-1])
     return CrossValidation(folder, done, notes)
 
 

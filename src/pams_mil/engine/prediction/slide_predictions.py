@@ -205,9 +205,9 @@ class SlidePredictions:
             at_level = replace(self.sample, probabilities=p)
             write_predictions(written[-1], at_level, splits=self.splits, columns={OWN: own}, level=level)
         review = [
-            [self.names[row], patients[row], self.hierarchy.names()[int(self.sample.predicted[row])], said]
+            [self.names[row], patients[row], self.hierarchy.names()[int(self.sample.predicted[row])], opinion]
             for row in self._most_urgent_first()
-            if (said := unlike.get(self.names[row]))
+            if (opinion := unlike.get(self.names[row]))
         ]
         lists = {
             "review": (["slide_id", "patient_id", "prediction", DISAGREES], review),

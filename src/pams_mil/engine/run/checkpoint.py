@@ -133,10 +133,10 @@ def load_weights(learner: Learner, saved: Checkpoint) -> None:
     learner.load_state_dict(stored)
 
 
-def refuse_misfit(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+def refuse_misfit(expected: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> None:
     """Refuse tensors of other names or shapes than a model has."""
-    sides = [{name: list(one.shape) for name, one in side.items()} for side in (expected, found)]
-    odd = [name for name in sorted({**expected, **found}) if sides[0].get(name) != sides[1].get(name)][:3]
+    sides = [{name: list(one.shape) for name, one in side.items()} for side in (expected, stored)]
+    odd = [name for name in sorted({**expected, **stored}) if sides[0].get(name) != sides[1].get(name)][:3]
     if odd:
         wanted, actual = ({name: side.get(name, "none") for name in odd} for side in sides)
         raise CheckpointError(

@@ -257,27 +257,29 @@ def numbered(patient_ids: Sequence[str]) -> Ints:
     return np.fromiter((numbers[patient] for patient in patient_ids), np.int64, len(patient_ids))
 
 
-def join_predictions(name: str, parts: Sequence[Predictions]) -> Predictions:
+def join_predictions(name: str, samples: Sequence[Predictions]) -> Predictions:
     """Predictions one after the other as one; what not all of them know is not known. The rest is as in the first."""
     columns: dict[str, Any] = dict.fromkeys(_COLUMNS)
-    for key in set.intersection(*(set(part._columns) for part in parts)):
-        known = [part._columns[key] for part in parts]
+    for key in set.intersection(*(set(sample._columns) for sample in samples)):
+        known = [sample._columns[key] for sample in samples]
         columns[key] = np.concatenate(known) if isinstance(known[0], np.ndarray) else list(chain(*known))
-    seen = [part.exposure for part in parts if part.exposure is not None]
+    seen = [sample.exposure for sample in samples if sample.exposure is not None]
     return replace(
-        parts[0],
+        samples[0],
         name=name,
-        tags={tag: [cell for part in parts for cell in part.tags[tag]] for tag in parts[0].tags},
-        exposure_known=all(part.exposure_known for part in parts),
-        exposure=reduce(operator.or_, seen) if len(seen) == len(parts) else None,
-        weights=all_weights(parts),
+        tags={tag: [cell for sample in samples for cell in sample.tags[tag]] for tag in samples[0].tags},
+        exposure_known=all(sample.exposure_known for sample in samples),
+        exposure=reduce(operator.or_, seen) if len(seen) == len(samples) else None,
+        weights=all_weights(samples),
         **columns,
     )
 
 
-def all_weights(parts: Sequence[Predictions]) -> tuple[str, ...]:
+def all_weights(samples: Sequence[Predictions]) -> tuple[str, ...]:
     """The weights that all of these were predicted by; empty where some do not say."""
-    return tuple(dict.fromkeys(chain(*(part.weights for part in parts)))) if all(p.weights for p in parts) else ()
+    return (
+        tuple(dict.fromkeys(chain(*(sample.weights for sample in samples)))) if all(p.weights for p in samples) else ()
+    )
 
 
 def join_seeds(name: str, seeds: Mapping[str, Predictions]) -> Predictions:
@@ -371,8 +373,8 @@ def write_predictions(
     if (p := predictions.probabilities) is not None:
         table |= {f"p_{name}": map(float, p[:, place]) for place, name in enumerate(names)}
     if (p := predictions.finding_probabilities) is not None and finest:
-        found = hierarchy.finding_classes.tolist()
-        table |= {f"f_{names[index]}": map(float, p[:, place]) for place, index in enumerate(found)}
+        classes = hierarchy.finding_classes.tolist()
+        table |= {f"f_{names[index]}": map(float, p[:, place]) for place, index in enumerate(classes)}
     table |= {tag: cells for tag, cells in predictions.tags.items() if tag not in {*RESERVED, *table}}
     atomic.write_csv(path, list(table), zip(*table.values(), strict=True))
 

@@ -222,19 +222,22 @@
     }
     choosePlace(best);
   }
-  let waiting = null;
+  let waiting = null, before = null;
   function later(event) { // one drawing per frame, however fast the pointer is
-    if (!waiting) requestAnimationFrame(() => { follow(waiting); waiting = null; });
+    if (!waiting) requestAnimationFrame(() => { if (waiting) follow(waiting); waiting = null; });
     waiting = event;
   }
   svg.addEventListener("pointerdown", (event) => {
     if (!models[state.model].kappa) return;
+    before = [...state.kappa];
     svg.setPointerCapture(event.pointerId);
     follow(event);
     handle.focus({ preventScroll: true });
     event.preventDefault();
   });
   svg.addEventListener("pointermove", (event) => { if (svg.hasPointerCapture(event.pointerId)) later(event); });
+  // The browser scrolls with this finger: it meant the page, not the curve.
+  svg.addEventListener("pointercancel", () => { waiting = null; state.kappa = before; draw(); });
   // Fingers that move the handle are ours: a browser takes their end for a fling, and the next tap only stops that. Up and
   // down beside the handle they scroll the page.
   let down = null;
