@@ -68,16 +68,16 @@ def score_tables(result: Audit, level: int, width: int) -> list[Table]:
 
 
 def page_table(content: ReportTable, title: str = "", *, small: bool = True) -> Table:
-    """A table of the pages, for a terminal: what is in small print there stands below its value, or is left out."""
-    styles = {"best": "bold", "second": "underline"}
+    """A table of the pages, for a terminal: small print there stands below its number; below a name it is left out."""
+    styles, names = {"best": "bold", "second": "underline"}, len(content.text)
 
-    def shown(cell: TableCell) -> Text:
-        below = f"\n[{cell.small}]" if cell.small and small else ""
+    def shown(cell: TableCell, column: int) -> Text:
+        below = f"\n[{cell.small}]" if cell.small and small and column >= names else ""
         return Text(cell.text, style=styles.get(cell.mark, "")) + Text(below, style="dim")
 
-    rows = [[shown(cell) for cell in row] for row in content.cells]
+    rows = [[shown(cell, column) for column, cell in enumerate(row)] for row in content.cells]
     heads = [head.label for head in content.heads]
-    return make_table(heads, rows, title=title or content.caption, left=len(content.text))
+    return make_table(heads, rows, title=title or content.caption, left=names)
 
 
 def show_orders(audit: OrderAudit, model: str = "") -> None:
