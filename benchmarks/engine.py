@@ -162,7 +162,7 @@ class TakeTurns(Watch):
         """Note when the last step ended."""
         self.stepped_at = time.process_time()
 
-    def epoch_finished(self, row) -> None:
+    def epoch_finished(self, row, *, best) -> None:
         """Stop the clock, and let the plain loop have its turn."""
         self.seconds["ours"].append(self.stepped_at - self.started)
         self.seconds["ours with validation"].append(time.process_time() - self.started)
