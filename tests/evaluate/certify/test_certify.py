@@ -15,11 +15,11 @@ from tests.strategies import predictions as any_predictions
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import CertificateError, ParameterError, PredictionsError
-from pams_mil.evaluate.certify import Certificate, apply_certificate, certify, certify_subgroups
+from pams_mil.evaluate.certify import Certificate, apply_certificate, certify, certify_subgroups, monitor
 from pams_mil.evaluate.certify.bounds import Guarantee
-from pams_mil.evaluate.certify.make import largest_kappa_below, prevalence_weights, rates
+from pams_mil.evaluate.certify.make import OUT_OF_FOLD_RESERVATION, largest_kappa_below, prevalence_weights, rates
 from pams_mil.evaluate.certify.miss_losses import SlideReach, boundaries, boundary_rank, rank_reach
-from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds
 from pams_mil.metrics.kappa_path import decision_path
 
 
@@ -60,6 +60,26 @@ def test_the_largest_kappa_wins_and_each_bound_keeps_its_own():
     assert made.kappa == max(bound.kappa for bound in made.bounds)
     alone = [certify(model(200), alpha=0.1).kappa, certify(model(200), at={"Malignant": 0.05}).kappa]
     assert [bound.kappa for bound in made.bounds[:2]] == alone
+
+
+def test_a_guarantee_is_about_one_model_and_labeled_patients():
+    found = model(60)
+    seeds = join_seeds("method", {"0": found, "1": model(60, skill=0.1)})
+    with pytest.raises(CertificateError, match="2 seeds, and a guarantee is about one model"):
+        certify(seeds, alpha=0.2)
+    with pytest.raises(CertificateError, match="2 seeds"):
+        monitor(certify(found, alpha=0.2), seeds)
+    some = replace(found, target=np.where(np.arange(len(found)) < 3, -1, found.target))
+    with pytest.raises(CertificateError, match=f"3 of {len(found)} rows have no label"):
+        certify(some, alpha=0.2)
+
+
+def test_networks_of_several_folds_are_a_reservation_also_without_a_sidecar():
+    found = model(60)
+    assert not certify(found, alpha=0.2).reservations
+    folds = ["0" if number % 2 else "1" for number in found.patient]
+    assert certify(replace(found, tags={"fold": folds}), alpha=0.2).reservations == (OUT_OF_FOLD_RESERVATION,)
+    assert not certify(replace(found, tags={"fold": ["0"] * len(found)}), alpha=0.2).reservations
 
 
 def test_boundaries_are_about_the_patients_at_or_above_them():

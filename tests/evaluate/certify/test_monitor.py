@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.evaluate.certify.models import FLAT, TREE, model
 from tests.reference import certify as reference
 
+from pams_mil import ClassHierarchy
 from pams_mil.errors import CertificateError, ParameterError
 from pams_mil.evaluate.certify import certify, monitor
 from pams_mil.evaluate.certify.monitor import STAKES, breakpoint_drift, first_alarm, log_wealth, lower_bound
@@ -131,3 +132,17 @@ def test_without_labels_and_with_other_classes():
     assert found.drift.p_value < 0.01
     with pytest.raises(CertificateError, match="for the classes of"):
         monitor(made, model(20, hierarchy=TREE, seed=9))
+
+
+def test_a_level_outside_of_0_to_1_is_refused():
+    certificate = certify(model(60), alpha=0.2)
+    for level in (0.0, 1.0, 2.0):
+        with pytest.raises(ParameterError, match="level must be a probability"):
+            monitor(certificate, model(60, seed=1), level=level)
+
+
+def test_equally_urgent_classes_have_nothing_to_compare():
+    tied = ClassHierarchy.of([["a", "b", "c"]])
+    certificate = certify(model(60, hierarchy=tied), alpha=0.2)
+    with pytest.raises(ParameterError, match="at least one of each"):
+        monitor(certificate, model(60, seed=1, hierarchy=tied))

@@ -108,6 +108,12 @@ def certify(
     """
     hierarchy = predictions.hierarchy
     require_patients(predictions, patients_are_slides=patients_are_slides)
+    require_one_model(predictions)
+    if (predictions.target < 0).any():
+        raise CertificateError(
+            f"{predictions.name}: {int((predictions.target < 0).sum())} of {len(predictions)} rows have no label, so "
+            "whether they are missed is not known. Label them, or leave these patients out."
+        )
     admitted = predictions.admitted("guarantee", seen_patients=seen_patients).notes
     marks = [note for note in admitted if note.startswith(MARK)]
     alphas = _check_alphas(alpha, at or {}, findings)
@@ -274,6 +280,15 @@ def require_patients(predictions: Predictions, *, patients_are_slides: bool) -> 
         )
 
 
+def require_one_model(predictions: Predictions) -> None:
+    """Refuse several seeds: as slides of one case their calls would combine, which no single network does later."""
+    if predictions.num_seeds > 1:
+        raise CertificateError(
+            f"{predictions.name} holds the predictions of {predictions.num_seeds} seeds, and a guarantee is about one "
+            "model. Give the rows of one seed, or the mean of the seeds' probabilities."
+        )
+
+
 def prevalence_weights(shares: Array, label: Ints, names: Sequence[str]) -> tuple[Array, float]:
     """The weights v [n] of patients with these labels, and the heaviest weight that the next patient can have.
 
@@ -330,7 +345,7 @@ def _weighting(prevalence: Mapping[str, float], predictions: Predictions) -> tup
 
 def _own_reservations(views: Mapping[str, Predictions], prevalence: Mapping[str, float] | None) -> list[str]:
     reservations = [] if prevalence is None else [PREVALENCE_RESERVATION]
-    if any(view.table.get("split") == OUT_OF_FOLD for view in views.values()):
+    if any(view.table.get("split") == OUT_OF_FOLD or len(set(view.folds or ())) > 1 for view in views.values()):
         reservations.append(OUT_OF_FOLD_RESERVATION)
     for view in views.values():
         ranks = view.hierarchy.ranks()

@@ -40,7 +40,7 @@ from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.errors import ParameterError, PredictionsError
 from pams_mil.evaluate.certify.bounds import Bound, Guarantee, clopper_pearson, hoeffding_bentkus
 from pams_mil.evaluate.certify.certificate import Certificate
-from pams_mil.evaluate.certify.make import require_patients, views_by_order
+from pams_mil.evaluate.certify.make import require_one_model, require_patients, views_by_order
 from pams_mil.evaluate.certify.miss_losses import FindingReach, SlideReach, Unit
 from pams_mil.evaluate.predictions.findings import called_sets
 from pams_mil.evaluate.predictions.predictions import Predictions
@@ -198,6 +198,9 @@ def monitor(
     if predictions.weights:
         certificate.refuse_other_weights(predictions.weights)
     require_patients(predictions, patients_are_slides=patients_are_slides)
+    require_one_model(predictions)
+    if not 0 < level < 1:
+        raise ParameterError(f"level must be a probability above 0 and below 1, found {level!r}.")
     known = certificate.exposure.roles(predictions.slide_ids, predictions.patient_ids or predictions.slide_ids)
     stated = predictions.roles or [frozenset()] * len(predictions)
     roles = [one | two for one, two in zip(known, stated, strict=True)]
@@ -309,8 +312,11 @@ def breakpoint_drift(
     True
     """
     first, second = np.asarray(before, dtype=np.float64), np.asarray(now, dtype=np.float64)
-    if first.ndim != 2 or second.ndim != 2 or first.shape[1] != second.shape[1] or not len(first) or not len(second):
-        raise ParameterError(f"Expected two tables [patients, ranks], found shapes {first.shape} and {second.shape}.")
+    if first.ndim != 2 or first.shape[1:] != second.shape[1:] or not first.size or not second.size:
+        raise ParameterError(
+            "Expected two tables [patients, ranks above the lowest] with at least one of each, found shapes "
+            f"{first.shape} and {second.shape}."
+        )
     if np.isnan(first).any() or np.isnan(second).any():
         raise ParameterError("The κ at which a rank is reached must be a number or ∞, found none.")
     if not 1 / (shuffles + 1) <= level < 1:
