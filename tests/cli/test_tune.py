@@ -103,6 +103,10 @@ def test_it_shows_itself_in_a_notebook_and_at_the_prompt(finished: tuple[Path, d
     (tmp_path / "tune.json").write_text('{"choice": {}}')
     with pytest.raises(ConfigError, match="has not chosen yet"):
         read_tuning(tmp_path)
+    for text in ("[]", "null", "[" * 100_000):
+        (tmp_path / "tune.json").write_text(text)
+        with pytest.raises(ConfigError, match=r"changed by hand|is not JSON"):
+            read_tuning(tmp_path)
 
 
 def test_the_choice_is_a_cross_validation_like_any_other(cohort: Path, finished: tuple[Path, dict], tmp_path) -> None:

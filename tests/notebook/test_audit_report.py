@@ -131,6 +131,13 @@ def test_columns_in_the_wrong_order_are_refused(arrays):
         ({"slides": ["a", "a", "b"]}, "must all differ"),
         ({"reference": "other"}, "one of 'model'"),
         ({"labels": ["a", "b", "c", "d"]}, "expected one for each class"),
+        ({"y": None}, "y_true must be a list"),
+        ({"P": None}, "Expected audit"),
+        ({"P": 3}, r"found shape \(\)"),
+        ({"P": np.zeros((3, 4, 2))}, r"found shape \(3, 4, 2\)"),
+        ({"P": [[0.1, 0.2, 0.3, 0.4], [0.5], [1.0]]}, "rows of one length"),
+        ({"P": np.array([["low", "x", "y", "z"]] * 3)}, "could not convert string"),
+        ({"P": ["normal", None, "FEA"]}, "row 1: None"),
     ],
 )
 def test_what_is_wrong_is_said(change, message):
@@ -138,6 +145,28 @@ def test_what_is_wrong_is_said(change, message):
     y, table = arguments.pop("y"), arguments.pop("P")
     with pytest.raises((ParameterError, PredictionsError), match=message):
         pams.audit(y, table, ORDER, resamples=0, **arguments)
+
+
+def test_missing_values_of_pandas_are_named_by_their_row():
+    pandas = pytest.importorskip("pandas")
+    column = pandas.Series(["normal", None, "FEA"], dtype="string")
+    calls = {"mine": [0, 1, 3]}
+    with pytest.raises(ParameterError, match="patients has no value in 1 rows, the first is row 1"):
+        pams.audit([0, 1, 3], calls, ORDER, patients=column, resamples=0)
+    with pytest.raises(ParameterError, match="y_true, row 1: <NA>"):
+        pams.audit(column, calls, ORDER, resamples=0)
+    with pytest.raises(ParameterError, match="mine, row 1: <NA>"):
+        pams.audit([0, 1], {"mine": pandas.Series([0, None], dtype="Int64")}, ["a", "b"], resamples=0)
+    assert pams.audit([0, 1, 3], calls, ORDER, by={"site": column}, resamples=0).predictions[0].tags["site"][1] == ""
+
+
+def test_predictions_stand_alone_and_nothing_is_ignored_beside_them(arrays):
+    y, p, _, _ = arrays
+    audited = pams.audit(y, {"mine": p}, ORDER, resamples=0)
+    assert content(pams.audit(audited.predictions, resamples=0)) == content(audited)
+    for arguments in ([[]], [[], None, ORDER], [audited.predictions[0], {"other": p}], [y]):
+        with pytest.raises(ParameterError, match="Expected audit"):
+            pams.audit(*arguments)
 
 
 def test_it_shows_itself(arrays, tmp_path):

@@ -152,6 +152,10 @@ def test_what_is_wrong_is_said():
         pams.SeverityClassifier(LogisticRegression(), alpha=0.1).fit(X, y)
     with pytest.raises(ParameterError, match="kappa must be"):
         pams.SeverityClassifier(LogisticRegression(), ORDER, kappa=-1).fit(X, y)
+    with pytest.raises(ParameterError, match="kappa must be a number from 0 to inf, found '3'"):
+        pams.SeverityClassifier(LogisticRegression(), ORDER, kappa="3").fit(X, y)
+    with pytest.raises(ParameterError, match=r"calibration is the share of patients.*found 1.5"):
+        pams.SeverityClassifier(LogisticRegression(), ORDER, alpha=0.1, calibration=1.5).fit(X, y)
     with pytest.raises(ParameterError, match="'cancer' is not a class"):
         pams.SeverityClassifier(LogisticRegression(), ["normal", "atypia"]).fit(X, y)
     with pytest.raises(CertificateError):

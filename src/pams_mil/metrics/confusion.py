@@ -67,7 +67,7 @@ def _class_index(label: Any, hierarchy: ClassHierarchy, level: int, what: str, c
     expected = (
         f"0 to {len(names) - 1}, least urgent first" if number else f"{listing(names, most=12)}, or their numbers"
     )
-    row = next(place for place, one in enumerate(column) if one is label or one == label)
+    row = next(place for place, one in enumerate(column) if one is label)  # pandas' NA equals nothing, not even itself
     raise ParameterError(f"{what}, row {row}: {label!r} is not a class; expected {expected}.")
 
 

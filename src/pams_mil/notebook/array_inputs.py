@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from pams_mil.arrays import Array
 from pams_mil.class_checks import SEPARATOR
 from pams_mil.data.finding_labels import labels_of_marks
-from pams_mil.errors import LabelError, ParameterError, listing
+from pams_mil.errors import LabelError, ParameterError, first_line, listing
 from pams_mil.evaluate.predictions.findings import headline_probabilities, split_scores
 from pams_mil.evaluate.predictions.predictions import Predictions, require_probabilities
 from pams_mil.hierarchy import ClassHierarchy
@@ -38,6 +39,8 @@ def predictions_from_arrays(
     >>> first.predicted.tolist(), second.predicted.tolist(), second.probabilities
     ([0, 0], [0, 1], None)
     """
+    if not isinstance(y_true, Iterable):
+        raise ParameterError(f"y_true must be a list of classes, one per slide, found {y_true!r}.")
     true = set_labels(y_true, hierarchy, labels, "y_true") if hierarchy.findings == "several" else as_list(y_true)
     if not true:
         raise ParameterError("y_true is empty; an audit needs at least one labelled slide.")
@@ -166,24 +169,24 @@ def _model(rows: Predictions, prediction: Any, labels: Sequence[Any] | None, *, 
         column = as_list(prediction)
         if hierarchy.findings == "several":
             column = set_labels(column, hierarchy, labels, name)
-        whole = all(
-            isinstance(value, str) or (isinstance(value, (int, float)) and float(value).is_integer())
-            for value in column
-        )
-        if whole or len(hierarchy) != 2:
+        numbers = [float(value) for value in column if isinstance(value, Real)]
+        if len(hierarchy) != 2 or len(numbers) < len(column) or all(value.is_integer() for value in numbers):
             calls = class_indices(column, hierarchy, what=name)
             _require_rows(name, len(calls), len(rows))
             return replace(rows, predicted=calls)
         # Of two classes one column says all: the probability of the more urgent one.
-        prediction = np.stack([1.0 - np.asarray(column, float), np.asarray(column, float)], axis=1)
+        prediction = np.stack([1.0 - np.asarray(numbers), numbers], axis=1)
         labels = hierarchy.names()
+    shape = _table(prediction, name).shape
+    if len(shape) != 2:
+        raise ParameterError(f"{name}: expected probabilities [n, C] or one call per slide, found shape {shape}.")
     findings = None
     if hierarchy.findings == "several":
         p, findings = _set_scores(prediction, hierarchy, labels, name)
     if findings is None:
         p, order = class_columns(prediction, hierarchy, labels=labels)
     _require_rows(name, len(p), len(rows))
-    if p.ndim != 2 or p.shape[1] != len(hierarchy):
+    if p.shape[1] != len(hierarchy):
         raise ParameterError(
             f"{name}: expected probabilities with {len(hierarchy)} columns, one per class, or one call per slide; "
             f"found shape {p.shape}."
@@ -199,16 +202,25 @@ def _is_calls(prediction: Any) -> bool:
     if column_names(prediction) is not None:
         return False
     if isinstance(prediction, (list, tuple)) and any(_is_list(members) for members in prediction):
-        return all(isinstance(name, str) for members in prediction for name in members)
+        return all(_is_list(members) and all(isinstance(name, str) for name in members) for members in prediction)
     return np.ndim(prediction) == 1
+
+
+def _table(prediction: Any, name: str) -> Array:
+    """A frame, array or list of rows as an array of numbers."""
+    try:
+        return np.asarray(prediction.to_numpy() if hasattr(prediction, "to_numpy") else prediction, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ParameterError(
+            f"{name}: expected a table of probabilities, numbers in rows of one length; {first_line(error)}."
+        ) from error
 
 
 def _set_scores(
     prediction: Any, hierarchy: ClassHierarchy, labels: Sequence[Any] | None, name: str
 ) -> tuple[Array, Array | None]:
     """Probabilities [n, C] of the most urgent finding and [n, K] of single ones; None where they are of classes."""
-    table = np.asarray(prediction.to_numpy() if hasattr(prediction, "to_numpy") else prediction, np.float64)
-    names = column_names(prediction) or []
+    table, names = _table(prediction, name), column_names(prediction) or []
     own = [f"f_{hierarchy.classes[index]}" for index in hierarchy.finding_classes.tolist()]
     if set(own) <= set(names):
         findings = check_finding_probabilities(table[:, [names.index(column) for column in own]], len(own))
@@ -216,7 +228,7 @@ def _set_scores(
         if set(classes) <= set(names):
             return table[:, [names.index(column) for column in classes]], findings
         return headline_probabilities(findings, hierarchy), findings
-    if table.ndim != 2 or table.shape[1] != len(own):
+    if table.shape[1] != len(own):
         return table, None
     order = finding_order(prediction, len(own), hierarchy, labels, name)
     columns = class_order(order, hierarchy, hierarchy.finding_classes.tolist())
@@ -226,11 +238,18 @@ def _set_scores(
 def _column(column: Any, rows: int, what: str) -> list[str]:
     cells = as_list(column)
     _require_rows(what, len(cells), rows)
-    missing = [row for row, cell in enumerate(cells) if cell is None or cell != cell or str(cell) == ""]
+    missing = [row for row, cell in enumerate(cells) if _is_missing(cell)]
     if missing and what in ("patients", "slides"):
         raise ParameterError(f"{what} has no value in {len(missing)} rows, the first is row {missing[0]}.")
     empty = set(missing)
     return ["" if row in empty else str(cell) for row, cell in enumerate(cells)]
+
+
+def _is_missing(cell: Any) -> bool:
+    try:
+        return cell is None or bool(cell != cell) or str(cell) == ""
+    except TypeError:  # pandas' NA is neither equal to itself nor different
+        return True
 
 
 def _require_rows(what: str, rows: int, expected: int) -> None:

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pams_mil.errors import MissingExtraError, ParameterError, listing, nearest
+from pams_mil.errors import ParameterError, listing, nearest, needs_extra
 from pams_mil.evaluate.audit import Audit
 from pams_mil.evaluate.audit import audit as audit_predictions
 from pams_mil.evaluate.certify.certificate import Certificate
@@ -78,12 +78,13 @@ def audit(
     model  slides  Missed urgency ↓  False alarms ↓  Accuracy ↑  AsCC ↑  AsMC ↑
     mine       60            25.0 %           0.0 %      75.0 %  81.2 %  33.3 %
     """
-    if isinstance(y_true, Predictions) or (models is None and all(isinstance(one, Predictions) for one in y_true)):
-        predictions = [y_true] if isinstance(y_true, Predictions) else list(y_true)
-    elif classes is None:
+    given = [y_true] if isinstance(y_true, Predictions) else y_true
+    if models is None and isinstance(given, Sequence) and given and all(isinstance(one, Predictions) for one in given):
+        predictions = list(given)
+    elif models is None or classes is None or isinstance(y_true, Predictions):
         raise ParameterError(
-            'Expected audit(y_true, {"name": probabilities}, classes): give the classes, least urgent first, as a '
-            "list, a preset or a class file."
+            'Expected audit(y_true, {"name": probabilities}, classes): give the models, and the classes, least urgent '
+            "first, as a list, a preset or a class file. Or give Predictions alone."
         )
     else:
         predictions = predictions_from_arrays(
@@ -147,10 +148,8 @@ class AuditReport:
 
     def to_frame(self) -> Any:
         """All scores as a pandas frame: one row per model, level and metric, with its interval."""
-        try:
+        with needs_extra("to_frame", package="pandas", extra="frames"):
             pandas = import_module("pandas")
-        except ImportError as error:
-            raise MissingExtraError("to_frame", package="pandas", extra="frames") from error
         rows = (
             (model.name, scores.name, key, value, *scores.intervals.get(key, (float("nan"),) * 2))
             for model in self.scores.models

@@ -78,8 +78,12 @@ class SeverityClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  #
         """Fit the classifier and set the operating point; `groups` are patients, one per row."""
         if self.kappa is not None and self.alpha is not None:
             raise ParameterError("Give kappa, or alpha from which it is certified, not both.")
-        if self.kappa is not None and not self.kappa >= 0:
+        if self.kappa is not None and not (isinstance(self.kappa, (int, float, np.number)) and self.kappa >= 0):
             raise ParameterError(f"kappa must be a number from 0 to inf, found {self.kappa!r}.")
+        if self.alpha is not None and not 0 < self.calibration < 1:
+            raise ParameterError(
+                f"calibration is the share of patients to set aside, above 0 and below 1, found {self.calibration!r}."
+            )
         labels = column_or_1d(y, warn=True)
         assert_all_finite(labels, input_name="y")
         check_classification_targets(labels)

@@ -78,11 +78,11 @@ def read_tuning(folder: str | Path) -> TuningReport:
         raise ConfigError(
             f"{path} holds no tuning: tune.json cannot be read ({error.strerror}). Give the --out of 'pams tune'."
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path / 'tune.json'} is not JSON: {error}. Run 'pams tune' again.") from error
-    if not record.get("choice"):
-        raise ConfigError(f"The tuning in {path} has not chosen yet; go on with the same 'pams tune' command.")
     report = TuningReport(path, record)
     with stored_format(path / "tune.json", ConfigError, "Tune again in another folder, --out."):
+        if not record.get("choice"):
+            raise ConfigError(f"The tuning in {path} has not chosen yet; go on with the same 'pams tune' command.")
         repr(report)
     return report
