@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from pams_mil.data.manifest.manifest import Manifest
-from pams_mil.data.splits.stratify import split_folds
+from pams_mil.data.splits import split_folds
 from pams_mil.engine import configure, predict, train
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.confusion import confusion_matrix

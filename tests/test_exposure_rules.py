@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from pams_mil.data.exposure import MARK, Exposure, admit, role_cell
+from pams_mil.data.exposure import FORMAT, MARK, VERSION, Exposure, admit, role_cell
+from pams_mil.digests import sealed
 from pams_mil.errors import ExposureError
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
@@ -37,5 +38,8 @@ def test_roles_are_joined_when_runs_are_averaged():
     assert [role_cell(roles) for roles in (one | two).roles(["x", "x", "x"], ["p", "Q", "r"])] == [
         "train+tune", "select", "none"
     ]  # fmt: skip
+    unknown = sealed({"patients": {"0" * 32: "train+later"}, "slides": {}, "features": {}}, FORMAT, VERSION)
+    with pytest.raises(ExposureError, match=r"'train\+later' is not a list of roles"):
+        Exposure.from_json(unknown, "memory")
     again = Exposure.from_json(json.loads(json.dumps((one | two).to_json())), "memory")
     assert again == one | two

@@ -12,7 +12,7 @@ from tests.engine.cohort import settings as run_settings
 from pams_mil.data import Manifest
 from pams_mil.data.examine import examine_manifest
 from pams_mil.data.manifest.foreign_tables import read_splits, write_splits
-from pams_mil.data.splits.stratify import split_folds, split_once, with_subset
+from pams_mil.data.splits import split_folds, split_once, with_subset
 from pams_mil.engine.training.run_cohort import open_cohort
 from pams_mil.errors import ManifestError, ParameterError
 from pams_mil.hierarchy import ClassHierarchy

@@ -81,6 +81,18 @@ def drop_a_tile(store: Path) -> None:
     pq.write_table(pq.read_table(file).slice(0, 11), file)
 
 
+def drop_all_tiles(store: Path) -> None:
+    file = store / "shapes/tiles/shapes.parquet"
+    pq.write_table(pq.read_table(file).slice(0, 0), file)
+
+
+def name_tiles_by_text(store: Path) -> None:
+    file = store / "shapes/tiles/shapes.parquet"
+    table = pq.read_table(file)
+    place = table.column_names.index("tile_id")
+    pq.write_table(table.set_column(place, "tile_id", [[f"tile {row}" for row in range(len(table))]]), file)
+
+
 def name_a_tile_twice(store: Path) -> None:
     file = store / "shapes/tiles/shapes.parquet"
     table = pq.read_table(file)
@@ -91,6 +103,8 @@ def name_a_tile_twice(store: Path) -> None:
     ("damage", "message"),
     [
         (drop_a_tile, "features of 1 tiles"),
+        (drop_all_tiles, "features of 12 tiles"),
+        (name_tiles_by_text, "features of 12 tiles"),
         (name_a_tile_twice, "names a tile_id twice"),
         (lambda store: (store / "shapes/tiles/shapes.parquet").unlink(), "no tiles called 'tiles'"),
         (lambda store: (store / "shapes/tiles/shapes.parquet").write_bytes(b"PAR1"), "cannot be read as the table"),

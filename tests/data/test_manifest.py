@@ -262,12 +262,13 @@ def test_test_slides_of_a_table_with_numbered_folds_stay_test(tmp_path: Path) ->
 
 def test_a_table_with_every_slide_once_per_fold(tmp_path: Path) -> None:
     rows = ["s0,p0,N,train,0", "s1,p1,N,val,0", "s2,p2,N,test,0", "s0,p0,N,test,1", "s1,p1,N,train,1", "s2,p2,N,val,1"]
-    table = nnmil(tmp_path, "slide_id,patient_id,label,split,fold", *rows)
-    assert [(r.slide_id, r.split) for r in Manifest.read(table, fold=1)] == [
-        ("s0", "test"),
-        ("s1", "train"),
-        ("s2", "val"),
-    ]
+    for blank in ([], [",,,,"]):  # spreadsheets leave empty rows behind
+        table = nnmil(tmp_path, "slide_id,patient_id,label,split,fold", *rows, *blank)
+        assert [(r.slide_id, r.split) for r in Manifest.read(table, fold=1)] == [
+            ("s0", "test"),
+            ("s1", "train"),
+            ("s2", "val"),
+        ]
 
 
 def test_two_numbered_folds_are_too_few(tmp_path: Path) -> None:
@@ -319,6 +320,8 @@ def test_one_slide_listed_twice_is_a_mistake_and_not_a_table_of_folds(tmp_path: 
 
 def test_wrong_columns_are_named_all_at_once(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("id,who,grade\na,p,N\n")
+    with pytest.raises(ManifestError, match=r"no role 'patient'. Did you mean 'patient_id'"):
+        Manifest.read(tmp_path / "t.csv", columns={"patient": "who"})
     with pytest.raises(ManifestError) as caught:
         Manifest.read(tmp_path / "t.csv", columns={"patient_id": "whom"})
     for words in ("'slide_id' or 'slide' or 'filename' (name it with --slide-column)", "'whom'", "--label-column"):

@@ -15,8 +15,7 @@ from tests.data.cohorts import TREE, manifests
 
 from pams_mil.data import Manifest, SlideRecord
 from pams_mil.data.manifest.manifest import most_urgent
-from pams_mil.data.splits.split_writer import write_split
-from pams_mil.data.splits.stratify import Split, split_folds, split_once
+from pams_mil.data.splits import Split, split_folds, split_once, write_split
 from pams_mil.errors import ManifestError, ParameterError
 from pams_mil.hierarchy import ClassHierarchy
 
@@ -132,6 +131,17 @@ def test_same_seed_same_bytes_and_the_manifest_carries_the_folds(tmp_path: Path)
         again = Manifest.read(tmp_path / "one" / "manifest.csv", fold=fold)
         clam = Manifest.read(tmp_path / "one" / "manifest.csv", splits=tmp_path / "one" / f"splits_{fold}.csv")
         assert tuple(r.split for r in again) == tuple(r.split for r in clam) == split.folds[fold]
+
+
+@pytest.mark.parametrize("is_folds", [True, False])
+def test_folds_of_an_earlier_split_are_not_carried_on_and_other_columns_are(tmp_path: Path, is_folds: bool) -> None:
+    old = {"fold_7": "train", "fold_notes": "by hand"}
+    manifest = Manifest(tuple(SlideRecord(f"s{n}", f"p{n}", TREE.names()[n % 7], extra=old) for n in range(30)))
+    split = split_folds(manifest, TREE, folds=3) if is_folds else split_once(manifest, TREE)
+    write_split(tmp_path, manifest, TREE, split, is_folds=is_folds)
+    header = (tmp_path / "manifest.csv").read_text().splitlines()[0].split(",")
+    new = ["fold_0", "fold_1", "fold_2"] if is_folds else []
+    assert [name for name in header if name.startswith("fold_")] == ["fold_notes", *new]
 
 
 def _slide_imbalance(parts: np.ndarray, targets: np.ndarray, folds: int) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
-from pams_mil.data.splits.stratify import Split
+from pams_mil.data.splits import Split
 from pams_mil.engine.tuning import nested
 from pams_mil.engine.tuning.choice import RecipeScore, score_recipes
 from pams_mil.engine.tuning.nested import FoldChoice, choices_by_fold, scores_without

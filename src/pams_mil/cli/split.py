@@ -15,7 +15,7 @@ from pams_mil.errors import ConfigError, OutputError
 
 if TYPE_CHECKING:
     from pams_mil.data.manifest.manifest import Manifest
-    from pams_mil.data.splits.split_writer import WrittenSplit
+    from pams_mil.data.splits import WrittenSplit
     from pams_mil.hierarchy import ClassHierarchy
 
 
@@ -49,8 +49,7 @@ def split(
 
     from pams_mil.data.examine import examine_manifest, refuse_errors
     from pams_mil.data.manifest.manifest import Manifest
-    from pams_mil.data.splits.split_writer import write_split
-    from pams_mil.data.splits.stratify import split_folds, split_once, with_subset
+    from pams_mil.data.splits import split_folds, split_once, with_subset, write_split
     from pams_mil.hierarchy import as_hierarchy
 
     if (out / "manifest.csv").exists() and not force:
@@ -81,7 +80,7 @@ def split(
 
 def _show(written: WrittenSplit, manifest: Manifest, hierarchy: ClassHierarchy) -> None:
     """Classes, or groups where these are too many, down; patients, slides, and those of the parts of folds across."""
-    from pams_mil.data.splits.split_writer import patients_by_class
+    from pams_mil.data.splits import patients_by_class
     from pams_mil.report.page import readable_level, readable_rows
 
     for line in written.lines:

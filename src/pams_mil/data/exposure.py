@@ -131,6 +131,9 @@ class Exposure:
         with stored_format(where, ExposureError, "Restore it from a copy, or train again."):
             require_fields(plain, _KINDS)
             cells = {(kind, str(key)): cell for kind in _KINDS for key, cell in plain[kind].items()}
+            # An unknown role must not count as none: the patient would pass for unseen.
+            if unknown := [cell for cell in cells.values() if parse_roles(cell) is None]:
+                raise ValueError(f"{unknown[0]!r} is not a list of roles")
             return cls({key: parse_roles(cell) or _NO_ROLES for key, cell in cells.items()})
 
     def write(self, folder: Path) -> None:
@@ -148,7 +151,7 @@ class Exposure:
             raise ExposureError(f"{folder / FILE} cannot be read: {error}. Restore it from a copy.") from error
         try:
             content = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             content = None
         return cls.from_json(content, str(folder / FILE))
 

@@ -62,7 +62,7 @@ class Shard:
             self.infos = [BagInfo.from_json(info) for info in body["infos"]]
             notes = [BagNote(**{**note, "shape": tuple(note["shape"])}) for note in body["bags"]]
             self.notes = {note.slide_id: note for note in notes}
-        except (SafetensorError, OSError, ValueError, TypeError, KeyError, IndexError) as error:
+        except (SafetensorError, OSError, ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
             raise BagError(f"{path} cannot be read as a shard of a pack: {error}. Pack the cohort again.") from error
         self.checksum = zlib.crc32(text.encode())
 
@@ -209,5 +209,5 @@ def read_index(path: Path) -> dict[str, Any]:
     """The index, refused if anything in it changed."""
     try:
         return unsealed(json.loads(path.read_bytes()), FORMAT, VERSION)
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BagError(f"{path} cannot be used: {error}. Pack the cohort again.") from error

@@ -114,10 +114,11 @@ def take_fold(
         return None
     numbers, rows = numbers_of(parts), range(len(parts))
     if fold not in numbers:
-        raise ManifestError(f"{path} has no fold {fold}; folds found: {listing(numbers)}.")
+        raise ManifestError(f"{path} has no fold {fold}; folds found: {listing(numbers) or 'none'}.")
     # All slides repeat: every fold has rows of its own, and its own splits. A few that repeat are a mistake in the
     # table, to be named by whoever examines it.
-    if split is not None and min(Counter(table[slide]).values()) > 1:
+    times = Counter(cell for cell in table[slide] if cell)  # spreadsheets leave empty rows behind
+    if split is not None and min(times.values(), default=0) > 1:
         own = [row for row in rows if parts[row] == fold]
         note = f"Slides appear once per fold: the {len(own)} rows of fold {fold} were read, with the splits they state."
         return own, [table[split][row] for row in own], note
@@ -192,7 +193,7 @@ def read_dataset(path: Path, table: tables.Columns) -> Task | None:
 
 
 def read_splits(path: Path | str) -> dict[str, str]:
-    """Slide id to split; a slide named twice is an error."""
+    """Slide id to split; a slide in two splits is an error."""
     path = Path(path)
     table = tables.read_table(path)
     if not all(name in table for name in SPLITS):

@@ -19,7 +19,7 @@ from pams_mil.data import tables
 from pams_mil.data.finding_labels import has_class_columns, labels_of_marks
 from pams_mil.data.manifest.foreign_tables import Task, read_dataset, read_splits, read_task, split_name, take_fold
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, PARTS, Manifest, SlideRecord
-from pams_mil.errors import LabelError, ManifestError, listing, nearest
+from pams_mil.errors import LabelError, ManifestError, listing, nearest, refuse_unknown
 from pams_mil.hierarchy import ClassHierarchy
 
 ROLES: dict[str, tuple[str, ...]] = {
@@ -57,6 +57,7 @@ def read_manifest(
         labels: Whether slides have labels; if not, no column is taken for them and every slide's is empty.
         classes: With several findings per slide, a table without a label may have a column of 0 and 1 per class.
     """
+    refuse_unknown("A cohort table", columns or {}, list(ROLES), kind="role", error=ManifestError)
     path = Path(path)
     table = tables.read_table(path)
     notes: list[str] = []

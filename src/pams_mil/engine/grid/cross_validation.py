@@ -16,7 +16,7 @@ from pams_mil import atomic
 from pams_mil.data import tables
 from pams_mil.data.exposure import COLUMN, Roles, parse_roles
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
-from pams_mil.data.splits.split_writer import write_split
+from pams_mil.data.splits import write_split
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig, short_name

@@ -13,7 +13,7 @@ from pams_mil.data import tables
 from pams_mil.data.examine import examine_manifest, examine_patients, refuse_errors
 from pams_mil.data.manifest.foreign_tables import numbers_of, parts_of, splits_of
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
-from pams_mil.data.splits.stratify import Split, split_folds, with_subset
+from pams_mil.data.splits import Split, split_folds, with_subset
 from pams_mil.digests import text_digest
 from pams_mil.errors import RunError
 from pams_mil.hierarchy import ClassHierarchy

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from pams_mil.data.manifest.manifest import Manifest
-from pams_mil.data.splits.stratify import Split
+from pams_mil.data.splits import Split
 from pams_mil.engine.tuning.choice import EquallyUrgentError, RecipeScore, best, choose, score_recipes, survivors
 from pams_mil.engine.tuning.recipes import REFERENCE
 from pams_mil.engine.tuning.tuning_folder import RungRecord

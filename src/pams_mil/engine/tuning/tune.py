@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil.data.exposure import Exposure
-from pams_mil.data.splits.split_writer import write_split
+from pams_mil.data.splits import write_split
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig

@@ -143,15 +143,11 @@ def _places(store: Path, region: str, ids: AnyArray) -> AnyArray:
     if missing:
         raise BagError(f"{file} lacks the columns {listing(missing)}; found {listing(table.column_names)}.")
     known, x, y = (table[name].to_numpy() for name in ("tile_id", "x", "y"))
-    order = np.argsort(known, kind="stable")
-    if len(np.unique(known)) != len(known):
+    row_of = {tile: row for row, tile in enumerate(known.tolist())}
+    if len(row_of) != len(known):
         raise BagError(f"{file} names a tile_id twice; the features cannot be distinguished.")
-    # Join by id: the place of every feature row among the sorted tile ids.
-    positions = np.searchsorted(known[order], ids)
-    # An id beyond the last has no neighbor to compare with; the minimum keeps the index valid, `fits` is False anyway.
-    fits = (positions < len(known)) & (known[order][np.minimum(positions, len(known) - 1)] == ids)
-    if not fits.all():
-        raise BagError(f"{store} has features of {int((~fits).sum())} tiles that {region!r} does not list.")
-    rows = order[positions]
+    rows = [row_of[tile] for tile in ids.ravel().tolist() if tile in row_of]
+    if len(rows) < ids.size:
+        raise BagError(f"{store} has features of {ids.size - len(rows)} tiles that {region!r} does not list.")
     coords: AnyArray = np.stack([x[rows], y[rows]], axis=1)
     return coords

@@ -1,4 +1,4 @@
-"""Patient-disjoint, stratified splits.
+"""Patient-disjoint, stratified splits, and the files they are written to: a manifest, and CLAM's `splits_<k>.csv`.
 
 A patient counts as the most urgent class of its slides; every subset gets its share of the patients of every class to
 within one, and its share of slides as nearly as whole patients allow (see `deal`). The result depends on the seed and
@@ -9,15 +9,18 @@ certificates.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from pams_mil.arrays import Array, Ints
-from pams_mil.data.manifest.manifest import Manifest, most_urgent
-from pams_mil.errors import ManifestError, ParameterError, nearest
+from pams_mil.data.manifest.foreign_tables import write_splits
+from pams_mil.data.manifest.manifest import FOLD_COLUMN, PARTS, Manifest, most_urgent
+from pams_mil.errors import ManifestError, ParameterError, counted, listing, nearest
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.seeding import derive
 
@@ -32,10 +35,6 @@ class Split:
     folds: tuple[tuple[str, ...], ...]
     held_out: int = 0
     followed: int = 0
-
-    def manifest(self, manifest: Manifest, fold: int = 0) -> Manifest:
-        """The manifest with the splits of one fold."""
-        return manifest.with_splits(self.folds[fold])
 
 
 def split_folds(
@@ -238,3 +237,103 @@ def with_subset(
         rows = zip(manifest, names, strict=True)
         folds.append(tuple(subset if part_of.get(record.patient_id) == 1 else name for record, name in rows))
     return replace(split, folds=tuple(folds))
+
+
+MOST_LINES = 20
+"""Absent classes that have a line each."""
+
+
+@dataclass(frozen=True)
+class WrittenSplit:
+    """The counts of a split that was written.
+
+    Attributes:
+        lines: Sentences for people.
+        counts: Slides of every fold by split and class; one entry where there are no folds.
+        patients: By class, the patients who have a slide of it.
+        num_patients: All patients, each once.
+    """
+
+    lines: tuple[str, ...]
+    counts: tuple[dict[str, dict[str, int]], ...]
+    patients: dict[str, int]
+    num_patients: int
+
+
+def write_split(
+    out: Path | str, manifest: Manifest, hierarchy: ClassHierarchy, split: Split, *, is_folds: bool
+) -> WrittenSplit:
+    """Write the split manifest last, so that a folder which has one is complete."""
+    out = Path(out)
+    lines = list(manifest.notes)
+    # a small share of calibration patients may come to none in some folds: all are counted alike
+    present = [subset for subset in PARTS if subset != "calib" or any(subset in names for names in split.folds)]
+    targets = manifest.targets(hierarchy).tolist()
+    tallies = [Counter(zip(names, targets, strict=True)) for names in split.folds]
+    counts = tuple(
+        {subset: {name: tally[subset, index] for index, name in enumerate(hierarchy.names())} for subset in present}
+        for tally in tallies
+    )
+    patients = patients_by_class(manifest, hierarchy)
+    for number, names in enumerate(split.folds):
+        write_splits(out / f"splits_{number}.csv", manifest, names)
+    lines += absent_classes(counts, patients)
+    if split.held_out:
+        lines.append(
+            f"{split.held_out:,} slides are held out for testing by their tag; {split.followed:,} more slides of the "
+            "same patients went with them."
+        )
+    # Folds of an earlier split would be taken for those of this one.
+    others = ({name: cell for name, cell in r.extra.items() if not FOLD_COLUMN.fullmatch(name)} for r in manifest)
+    records = tuple(replace(record, extra=extra) for record, extra in zip(manifest, others, strict=True))
+    table = replace(manifest, records=records)
+    if is_folds:
+        columns = {f"fold_{number}": names for number, names in enumerate(split.folds)}
+        table.write(out / "manifest.csv", columns=columns)
+    else:
+        table.with_splits(split.folds[0]).write(out / "manifest.csv")
+    lines.append(f"{counted(len(counts), 'split')} of {len(manifest):,} slides written to {out}.")
+    return WrittenSplit(tuple(lines), counts, patients, len(manifest.patients))
+
+
+def absent_classes(counts: Sequence[dict[str, dict[str, int]]], patients: dict[str, int]) -> list[str]:
+    """Which class is missing where, and what to do about it.
+
+    >>> absent_classes([{"train": {"N": 5, "IC": 1}, "val": {"N": 1, "IC": 0}}], {"N": 6, "IC": 1})[0]
+    "warning  absent class: 'IC' (1 patient) is not in val."
+    """
+    lines, absent = [], dict[str, list[str]]()
+    for name, count in patients.items():
+        places = []
+        for subset in counts[0]:
+            folds = [str(number) for number, fold in enumerate(counts) if not fold[subset][name]]
+            named = f"fold{'s' if len(folds) > 1 else ''} {', '.join(folds)}"
+            where = "" if len(counts) == 1 else f" of {'every fold' if len(folds) == len(counts) else named}"
+            places += [f"{subset}{where}"] if folds else []
+        if places:
+            who = counted(count, "patient")
+            lines.append(f"warning  absent class: {name!r} ({who}) is not in {' and not in '.join(places)}.")
+        for place in places:
+            absent.setdefault(place, []).append(name)
+    if len(lines) > MOST_LINES:  # hundreds of classes: one line per subset instead
+        lines = [
+            f"warning  absent classes: {len(names):,} of {len(patients):,} are not in {place}: {listing(names)}."
+            for place, names in absent.items()
+        ]
+    if lines:
+        lines.append(
+            "What to do: a class can be in train, val and test only if three patients have it, and in the test part of "
+            "every fold only if as many patients have it as there are folds. Use fewer folds, merge the class with one "
+            "beside it in the class file, or score all folds together, as 'pams cv' does. A model cannot learn a class "
+            "that its train part lacks."
+        )
+    return lines
+
+
+def patients_by_class(manifest: Manifest, hierarchy: ClassHierarchy, level: int = -1) -> dict[str, int]:
+    """How many patients have a slide of each class of a level."""
+    targets = hierarchy.lift(manifest.targets(hierarchy), level).tolist()
+    having: dict[int, set[str]] = {}
+    for record, target in zip(manifest, targets, strict=True):
+        having.setdefault(target, set()).add(record.patient_id)
+    return {name: len(having.get(index, ())) for index, name in enumerate(hierarchy.names(level))}

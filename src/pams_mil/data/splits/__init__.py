@@ -1,1 +1,0 @@
-"""Patient-disjoint splits: dealing patients, and the files that carry the result."""
