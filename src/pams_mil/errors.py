@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -136,16 +137,13 @@ def stored_format(where: object, error: type[PamsError], advice: str) -> Iterato
     """
     try:
         yield
-    except KeyError as cause:
-        why = f"it has no field {cause.args[0]!r}"
-        raise error(f"{where} is of another version of PAMS, or was changed by hand: {why}. {advice}") from cause
-    except (TypeError, ValueError, AttributeError, HierarchyError, ParameterError) as cause:
-        why = first_line(cause).rstrip(".")
+    except (KeyError, TypeError, ValueError, AttributeError, HierarchyError) as cause:
+        why = f"it has no field {cause}" if isinstance(cause, KeyError) else first_line(cause).rstrip(".")
         raise error(f"{where} is of another version of PAMS, or was changed by hand: {why}. {advice}") from cause
 
 
 def require_fields(content: Any, names: Iterable[str], within: str = "", *, optional: Iterable[str] = ()) -> None:
-    """Refuse stored values with other fields than these, to be said by `stored_format`.
+    """Refuse stored values with other fields than these; for use inside `stored_format`.
 
     >>> require_fields({"epochs": 5, "lr": 0.1}, ["epochs"], "training.")
     Traceback (most recent call last):
@@ -162,7 +160,7 @@ def require_fields(content: Any, names: Iterable[str], within: str = "", *, opti
 
 
 def from_fields(kind: type[_Stored], content: Any) -> _Stored:
-    """A stored dataclass, refused with other fields than its own, to be said by `stored_format`."""
+    """A dataclass from its stored fields, refused with any others; for use inside `stored_format`."""
     require_fields(content, [one.name for one in fields(kind)])  # type: ignore[arg-type]  # of a dataclass
     return kind(**content)
 
@@ -210,46 +208,65 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def require_number(
-    name: str,
-    value: Any,
-    *,
-    above: float | None = None,
-    at_least: float | None = None,
-    at_most: float | None = None,
-) -> None:
-    """Refuse what is not a finite number in range.
+@dataclass(frozen=True, kw_only=True)
+class Within:
+    """The range of a number, in the annotation of a field or parameter; see `check_values`.
+
+    >>> 0.5 in Within(at_least=0, below=1), str(Within(at_least=0, below=1))
+    (True, ' of at least 0 and below 1')
+    """
+
+    above: float | None = None
+    at_least: float | None = None
+    below: float | None = None
+    at_most: float | None = None
+
+    def __contains__(self, value: float) -> bool:
+        low = (self.above is None or value > self.above) and (self.at_least is None or value >= self.at_least)
+        return low and (self.below is None or value < self.below) and (self.at_most is None or value <= self.at_most)
+
+    def __str__(self) -> str:
+        if self.at_least is not None and self.at_most is not None:
+            return f" from {self.at_least:g} to {self.at_most:g}"
+        limits = {"above": self.above, "of at least": self.at_least, "below": self.below, "at most": self.at_most}
+        return " and".join(f" {word} {limit:g}" for word, limit in limits.items() if limit is not None)
+
+
+Positive = Annotated[float, Within(above=0)]
+NotNegative = Annotated[float, Within(at_least=0)]
+Share = Annotated[float, Within(at_least=0, at_most=1)]
+Dropout = Annotated[float, Within(at_least=0, below=1)]
+Count = Annotated[int, Within(at_least=1)]
+CountOrZero = Annotated[int, Within(at_least=0)]
+
+
+def require_number(name: str, value: Any, **limits: float) -> None:
+    """Refuse what is not a finite number in the range `Within(**limits)`.
 
     >>> require_number("beta", -1.0, above=0)
     Traceback (most recent call last):
     pams_mil.errors.ParameterError: beta must be a finite number above 0, found -1.0.
     """
-    valid = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not (valid and _within(value, above, at_least, at_most)):
-        raise ParameterError(f"{name} must be a finite number{_limits(above, at_least, at_most)}, found {value!r}.")
+    within = Within(**limits)
+    if not (_is_number(value, Real) and math.isfinite(value) and value in within):
+        raise ParameterError(f"{name} must be a finite number{within}, found {value!r}.")
 
 
-def require_count(name: str, value: Any, *, at_least: int, at_most: int | None = None) -> None:
-    """Refuse what is not a whole number in range.
+def require_count(name: str, value: Any, **limits: float) -> None:
+    """Refuse what is not a whole number in the range `Within(**limits)`.
 
     >>> require_count("top_k", 7, at_least=1, at_most=6)
     Traceback (most recent call last):
     pams_mil.errors.ParameterError: top_k must be a whole number from 1 to 6, found 7.
     """
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not (whole and _within(value, None, at_least, at_most)):
-        raise ParameterError(f"{name} must be a whole number{_limits(None, at_least, at_most)}, found {value!r}.")
+    within = Within(**limits)
+    if not (_is_number(value, Integral) and value in within):
+        raise ParameterError(f"{name} must be a whole number{within}, found {value!r}.")
 
 
-def require_counts(**values: Any) -> None:
-    """Refuse sizes that are not whole numbers of at least 1.
-
-    >>> require_counts(in_features=0)
-    Traceback (most recent call last):
-    pams_mil.errors.ParameterError: in_features must be a whole number of at least 1, found 0.
-    """
-    for name, value in values.items():
-        require_count(name, value, at_least=1)
+def _is_number(value: Any, kind: type) -> bool:
+    """Whether a value is a number of this kind: those of numpy are, true and false are not."""
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def require_choice(name: str, value: Any, choices: Sequence[str]) -> None:
@@ -264,23 +281,30 @@ def require_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         raise ParameterError(f"{name} must be one of {listing(choices)}, found {value!r}.{near}")
 
 
-@dataclass(frozen=True)
-class Within:
-    """The range of a number, in the annotation of a field; see `check_fields`."""
+def check_values(hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Refuse values outside of what their annotations allow: a range `Within`, a `Literal`, or true and false.
 
-    above: float | None = None
-    at_least: float | None = None
-    at_most: float | None = None
-
-
-Positive = Annotated[float, Within(above=0)]
-NotNegative = Annotated[float, Within(at_least=0)]
-Share = Annotated[float, Within(at_least=0, at_most=1)]
-Count = Annotated[int, Within(at_least=1)]
+    >>> check_values({"gated": bool}, {"gated": "maybe"})
+    Traceback (most recent call last):
+    pams_mil.errors.ParameterError: gated must be true or false, found 'maybe'.
+    """
+    for name, value in values.items():
+        kind = hints.get(name)
+        if get_origin(kind) in (UnionType, Union):
+            kinds = [] if value is None else [option for option in get_args(kind) if option is not NoneType]
+            kind = kinds[0] if len(kinds) == 1 else None
+        limits = get_args(kind)
+        if kind is bool and not isinstance(value, bool):
+            raise ParameterError(f"{name} must be true or false, found {value!r}.")
+        if get_origin(kind) is Literal:
+            require_choice(name, value, limits)
+        elif limits and isinstance(limits[-1], Within):
+            require = require_count if limits[0] is int else require_number
+            require(name, value, **vars(limits[-1]))
 
 
 def check_fields(values: Any) -> None:
-    """Refuse fields of a dataclass outside of what their annotations allow: a range `Within`, or a `Literal`.
+    """Refuse fields of a dataclass outside of what their annotations allow, as `check_values`.
 
     >>> @dataclass
     ... class Options:
@@ -290,20 +314,11 @@ def check_fields(values: Any) -> None:
     pams_mil.errors.ParameterError: alpha must be a finite number above 0, found -1.0.
     """
     hints = get_type_hints(type(values), include_extras=True)
-    for name in (item.name for item in fields(values) if item.init):
-        value, options = getattr(values, name), [hints[name]]
-        if get_origin(hints[name]) in (UnionType, Union):
-            options = [] if value is None else [kind for kind in get_args(hints[name]) if kind is not NoneType]
-        limits = get_args(options[0]) if len(options) == 1 else ()
-        if limits and get_origin(options[0]) is Literal:
-            require_choice(name, value, limits)
-        elif limits and isinstance(limits[-1], Within):
-            require = require_count if limits[0] is int else require_number
-            require(name, value, **{key: bound for key, bound in vars(limits[-1]).items() if bound is not None})
+    check_values(hints, {item.name: getattr(values, item.name) for item in fields(values) if item.init})
 
 
 class CheckedFields:
-    """A base of dataclasses whose fields `check_fields` looks at when they are made."""
+    """Base of dataclasses whose fields are checked by `check_fields` on construction."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -322,16 +337,3 @@ def refuse_unknown(
     for name in names:
         if name not in known:
             raise error(f"{what} has no {kind} {name!r}.{nearest(name, known)} It has: {listing(known, most=20)}.")
-
-
-def _within(value: float, above: float | None, at_least: float | None, at_most: float | None) -> bool:
-    low = (above is None or value > above) and (at_least is None or value >= at_least)
-    return low and (at_most is None or value <= at_most)
-
-
-def _limits(above: float | None, at_least: float | None, at_most: float | None) -> str:
-    if at_least is not None and at_most is not None:
-        return f" from {at_least:g} to {at_most:g}"
-    words = "" if above is None else f" above {above:g}"
-    words += "" if at_least is None else f" of at least {at_least:g}"
-    return words if at_most is None else f"{words} and at most {at_most:g}"

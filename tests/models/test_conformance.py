@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 
 from pams_mil import discover
-from pams_mil.errors import ConfigError, ModelInputError
+from pams_mil.errors import ConfigError, ModelInputError, ParameterError
 from pams_mil.models import BagBatch, create_model
-from pams_mil.models.core.mil_model import Embedded
+from pams_mil.models.core.mil_model import Embedded, MILModel
 from pams_mil.models.pooling import MeanPool
 
 VARIANTS = {
@@ -206,3 +207,38 @@ def test_unknown_names_and_options_suggest_the_right_ones():
         create_model("transmill", in_features=2, num_classes=2)
     with pytest.raises(ConfigError, match="Did you mean 'landmarks'"):
         create_model("transmil", in_features=2, num_classes=2, landmark=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("abmil", {"gated": "maybe"}, "gated must be true or false, found 'maybe'"),
+        ("clam_sb", {"dropout": "much"}, "dropout must be a finite number of at least 0 and below 1, found 'much'"),
+        ("clam_sb", {"instance_weight": "half"}, "instance_weight must be a finite number of at least 0, found 'half'"),
+        ("dtfd", {"residual_blocks": -1}, "residual_blocks must be a whole number of at least 0, found -1"),
+        ("dtfd", {"residual_blocks": "two"}, "residual_blocks must be a whole number"),
+        ("linear", {"embedding_features": 0}, "embedding_features must be a whole number of at least 1, found 0"),
+        ("max_pool", {"num_classes": 0}, "num_classes must be a whole number of at least 1, found 0"),
+    ],
+)
+def test_options_of_another_type_or_range_are_refused_in_words(name, options, message):
+    with pytest.raises(ParameterError, match=message):
+        create_model(name, **{"in_features": 4, "num_classes": 2, **options})
+
+
+def test_numbers_of_numpy_are_numbers():
+    model = create_model("clam_sb", in_features=np.int64(4), num_classes=np.int32(2), dropout=np.float32(0.5))
+    assert model(torch.zeros(3, 4)).logits.shape == (1, 2)
+
+
+def test_a_model_whose_annotations_are_for_type_checkers_only_is_made_unchecked():
+    class Sum(MILModel):
+        def __init__(self, *, scale: OnlyForTypeCheckers = 1.0, **widths: OnlyForTypeCheckers):  # noqa: F821
+            super().__init__(**widths)
+            self.scale = scale
+
+        def embed(self, batch, *, attention=False, tier1_head=None):
+            return Embedded(torch.stack([self.scale * bag.sum(0) for bag in batch.bags()]))
+
+    model = create_model(Sum, in_features=4, num_classes=2, embedding_features=4, scale=2.0)
+    assert model(torch.zeros(3, 4)).logits.shape == (1, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import hypothesis.strategies as st
 import pytest
@@ -16,7 +17,7 @@ from pams_mil import ops
 from pams_mil.errors import ParameterError
 from pams_mil.models import BagBatch, create_model
 from pams_mil.models.layers.urgency_chain import SmoothMax, UrgencyChain
-from pams_mil.models.priority import POOLINGS
+from pams_mil.models.priority import Pooling
 
 RANKS = {
     "distinct": [0, 1, 2, 3],
@@ -54,7 +55,7 @@ def numpy_state(model):
 
 @pytest.mark.parametrize("n", [1, 2, 30])
 @pytest.mark.parametrize("ranks", RANKS.values(), ids=RANKS)
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", get_args(Pooling))
 def test_it_equals_the_loops(pooling, ranks, n):
     model = small(ranks, pooling, **({"attention_features": 4} if pooling == "attention" else {}))
     bag = torch.randn(n, 5, dtype=torch.float64)
@@ -168,7 +169,7 @@ def test_the_mean_is_the_smooth_maximum_without_sharpness():
     assert torch.allclose(mean(bag).logits, smooth(bag).logits, atol=1e-4)
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", get_args(Pooling))
 def test_before_training_all_ranks_are_equally_likely(pooling):
     model = create_model("priority", in_features=5, num_classes=4, pooling=pooling)
     torch.nn.init.zeros_(model.head.weight)
@@ -176,7 +177,7 @@ def test_before_training_all_ranks_are_equally_likely(pooling):
 
 
 @settings(max_examples=20)
-@given(st.sampled_from(POOLINGS), st.permutations(range(8)))
+@given(st.sampled_from(get_args(Pooling)), st.permutations(range(8)))
 def test_the_order_of_instances_does_not_matter(pooling, order):
     model = small([0, 1, 1, 2], pooling)
     bag = torch.randn(8, 5, dtype=torch.float64)

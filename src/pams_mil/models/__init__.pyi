@@ -1,8 +1,8 @@
+from pams_mil.models.core.batch import BagBatch as BagBatch
 from pams_mil.models.core.factory import create_model as create_model
 from pams_mil.models.core.hierarchical import HierarchicalModel as HierarchicalModel
 from pams_mil.models.core.inputs import explain_out_of_memory as explain_out_of_memory
 from pams_mil.models.core.inputs import instance_cap as instance_cap
-from pams_mil.models.core.mil_model import BagBatch as BagBatch
 from pams_mil.models.core.mil_model import Embedded as Embedded
 from pams_mil.models.core.mil_model import LevelOutput as LevelOutput
 from pams_mil.models.core.mil_model import MILModel as MILModel

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Unpack
 
-from pams_mil.errors import require_counts
+from pams_mil.errors import Count
 from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.heads import Head
 from pams_mil.models.core.mil_model import Embedded, MILModel, Widths
@@ -41,15 +41,8 @@ class ABMIL(MILModel):
     }
     merge_published = staticmethod(merge_gates)
 
-    def __init__(
-        self,
-        *,
-        attention_features: int = 128,
-        gated: bool = True,
-        **widths: Unpack[Widths],
-    ) -> None:
+    def __init__(self, *, attention_features: Count = 128, gated: bool = True, **widths: Unpack[Widths]) -> None:
         super().__init__(**widths)
-        require_counts(attention_features=attention_features)
         self.projection = Projection(self.in_features, self.embedding_features)
         self.scores = AttentionScores(self.embedding_features, attention_features, gated=gated)
 

@@ -24,7 +24,6 @@ classes, each weighed by its probability. Invariant to the order of the instance
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar, Unpack
@@ -33,7 +32,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pams_mil.errors import ParameterError, require_counts
+from pams_mil.errors import Count, Dropout, NotNegative
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.heads import Head, Scored
 from pams_mil.models.core.mil_model import Embedded, MILModel, Widths
@@ -70,19 +69,14 @@ class ClamSB(MILModel):
     def __init__(
         self,
         *,
-        attention_features: int = 256,
-        dropout: float = 0.25,
-        instance_weight: float = 3 / 7,
-        instance_samples: int = 8,
+        attention_features: Count = 256,
+        dropout: Dropout = 0.25,
+        instance_weight: NotNegative = 3 / 7,
+        instance_samples: Count = 8,
         subtyping: bool = False,
         **widths: Unpack[Widths],
     ) -> None:
         super().__init__(**widths)
-        require_counts(attention_features=attention_features, instance_samples=instance_samples)
-        if not 0 <= instance_weight < math.inf:
-            raise ParameterError(f"instance_weight must be a number of at least 0, found {instance_weight!r}.")
-        if not 0 <= dropout < 1:
-            raise ParameterError(f"dropout must be in [0, 1), found {dropout!r}.")
         self.instance_weight, self.instance_samples, self.subtyping = instance_weight, instance_samples, subtyping
         # How many attentions there are, one per class where every class has its vector; None: one for all classes.
         self.branches = self.num_classes if self.own_head else None

@@ -12,12 +12,12 @@ one class. Not invariant to the order of instances: the random partition follows
 from __future__ import annotations
 
 import itertools
-from typing import ClassVar, NamedTuple, Unpack
+from typing import ClassVar, Literal, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from pams_mil.errors import ParameterError, require_choice, require_counts
+from pams_mil.errors import Count, CountOrZero, ParameterError
 from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.heads import Head, make_head
 from pams_mil.models.core.mil_model import Embedded, MILModel, Widths
@@ -82,21 +82,17 @@ class DTFD(MILModel):
     def __init__(
         self,
         *,
-        attention_features: int = 128,
-        pseudo_bags: int = 4,
-        distillation: str = "afs",
-        instances_per_pseudo_bag: int = 1,
+        attention_features: Count = 128,
+        pseudo_bags: Count = 4,
+        distillation: Literal["afs", "max", "maxmin"] = "afs",
+        instances_per_pseudo_bag: Count = 1,
         cam_class: str | int = "last",
-        tier2_gradient: str = "detach",
-        splits: int = 1,
-        residual_blocks: int = 0,
+        tier2_gradient: Literal["detach", "joint"] = "detach",
+        splits: Count = 1,
+        residual_blocks: CountOrZero = 0,
         **widths: Unpack[Widths],
     ) -> None:
         super().__init__(**widths)
-        require_counts(attention_features=attention_features, pseudo_bags=pseudo_bags, splits=splits)
-        require_counts(instances_per_pseudo_bag=instances_per_pseudo_bag)
-        require_choice("distillation", distillation, ("afs", "max", "maxmin"))
-        require_choice("tier2_gradient", tier2_gradient, ("detach", "joint"))
         named = cam_class in ("last", "predicted")
         if not named and not (isinstance(cam_class, int) and 0 <= cam_class < self.num_classes):
             raise ParameterError(

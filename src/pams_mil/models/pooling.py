@@ -24,6 +24,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from pams_mil.errors import Count
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.heads import Head
 from pams_mil.models.core.mil_model import Embedded, MILModel, Widths
@@ -92,7 +93,7 @@ class LinearProbe(MILModel):
     precision: Tensor
 
     def __init__(
-        self, *, in_features: int, num_classes: int, embedding_features: int | None = None, head: str = "linear"
+        self, *, in_features: Count, num_classes: Count, embedding_features: Count | None = None, head: str = "linear"
     ) -> None:
         super().__init__(
             in_features=in_features, num_classes=num_classes, embedding_features=embedding_features or in_features,

@@ -20,12 +20,12 @@ c_k = log(R - k) of R ranks. Invariant to the order of the instances.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Unpack
+from typing import ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor
 
-from pams_mil.errors import ParameterError, require_choice, require_counts
+from pams_mil.errors import Count, ParameterError
 from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.heads import Head, Scored, make_head
 from pams_mil.models.core.mil_model import Embedded, MILModel, Widths
@@ -34,7 +34,7 @@ from pams_mil.models.layers.urgency_chain import SmoothMax, UrgencyChain
 from pams_mil.ops import at_least_float32
 
 DISCOVER = {"priority": "Priority"}
-POOLINGS = ("attention", "smooth_max", "mean")
+Pooling = Literal["attention", "smooth_max", "mean"]
 
 
 class Priority(MILModel):
@@ -53,14 +53,12 @@ class Priority(MILModel):
     def __init__(
         self,
         *,
-        pooling: str = "attention",
-        attention_features: int = 128,
+        pooling: Pooling = "attention",
+        attention_features: Count = 128,
         ranks: Sequence[int] | None = None,
         **widths: Unpack[Widths],
     ) -> None:
         super().__init__(**widths)
-        require_counts(attention_features=attention_features)
-        require_choice("pooling", pooling, POOLINGS)
         self.pooling = pooling
         if ranks is not None and len(ranks) != self.num_classes:
             raise ParameterError(

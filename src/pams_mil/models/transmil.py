@@ -17,7 +17,7 @@ from typing import ClassVar, Unpack
 import torch
 from torch import Tensor, nn
 
-from pams_mil.errors import ParameterError, require_counts
+from pams_mil.errors import Count, Dropout, ParameterError
 from pams_mil.models.core.batch import BagBatch, joined
 from pams_mil.models.core.heads import Head
 from pams_mil.models.core.mil_model import Embedded, MILModel, Widths
@@ -83,18 +83,15 @@ class TransMIL(MILModel):
     def __init__(
         self,
         *,
-        attention_heads: int = 8,
-        landmarks: int = 256,
-        pinv_steps: int = 6,
-        kernel: int = 33,
-        dropout: float = 0.1,
+        attention_heads: Count = 8,
+        landmarks: Count = 256,
+        pinv_steps: Count = 6,
+        kernel: Count = 33,
+        dropout: Dropout = 0.1,
         **widths: Unpack[Widths],
     ) -> None:
         super().__init__(**widths)
         width = self.embedding_features
-        require_counts(attention_heads=attention_heads, landmarks=landmarks, pinv_steps=pinv_steps, kernel=kernel)
-        if not 0 <= dropout < 1:
-            raise ParameterError(f"dropout must be in [0, 1), found {dropout!r}.")
         if kernel % 2 == 0:
             raise ParameterError(f"kernel must be odd, so that it has a middle, found {kernel}.")
 

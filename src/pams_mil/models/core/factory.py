@@ -23,14 +23,14 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import NoneType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, get_type_hints
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pams_mil import discover, seeding
-from pams_mil.errors import ConfigError, ModelInputError, PamsError, first_line, listing, refuse_unknown, require_counts
+from pams_mil.errors import ConfigError, ModelInputError, PamsError, check_values, first_line, listing, refuse_unknown
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.heads import Head, Scored
 from pams_mil.models.core.inputs import is_out_of_memory
@@ -80,7 +80,6 @@ class AdaptedModel(MILModel):
     def __init__(self, *, in_features: int, num_classes: int, head: str = "linear", **options: Any) -> None:
         # Not MILModel's: its head would be weights that nothing trains.
         nn.Module.__init__(self)
-        require_counts(in_features=in_features, num_classes=num_classes)
         name = _name(type(self).factory)
         if head != "linear":
             raise ConfigError(f"{name} gives logits, so there is no vector to put {head} heads on; use another method.")
@@ -366,8 +365,17 @@ def create_model(name: str | Callable[..., Any], *, in_features: int, num_classe
     if known is not None:
         what = name if isinstance(name, str) else kind.__name__
         refuse_unknown(f"The model {what!r}", options, known, error=ConfigError)
-    make: Callable[..., MILModel] = kind
-    return make(in_features=in_features, num_classes=num_classes, **options)
+    options |= {"in_features": in_features, "num_classes": num_classes}
+    check_values(_annotations(MILModel) | _annotations(kind), options)
+    return kind(**options)
+
+
+def _annotations(kind: Any) -> dict[str, Any]:
+    """The annotations of a constructor's parameters; none where a name in them exists for type checkers only."""
+    try:
+        return get_type_hints(kind.__init__, include_extras=True)
+    except NameError:
+        return {}
 
 
 def model_kind(name: str | Callable[..., Any]) -> type[MILModel]:

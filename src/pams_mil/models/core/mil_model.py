@@ -16,13 +16,10 @@ from typing import Any, ClassVar, Required, TypedDict
 
 from torch import Tensor, nn
 
-from pams_mil.errors import require_counts
+from pams_mil.errors import Count
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.models.core.heads import Head, Scored, make_head
 from pams_mil.models.core.inputs import as_batch
-
-__all__ = ["Auxiliary", "BagBatch", "Embedded", "LevelOutput", "MILModel", "level_output", "require_counts"]
-
 
 Auxiliary = Callable[[Tensor], Mapping[str, Tensor]]
 """Classes [b] of the bags -> named values [b], already weighted, that are added to the loss of a training step."""
@@ -129,10 +126,9 @@ class MILModel(nn.Module, ABC):
         cls.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
 
     def __init__(
-        self, *, in_features: int, num_classes: int, embedding_features: int = 512, head: str = "linear"
+        self, *, in_features: Count, num_classes: Count, embedding_features: Count = 512, head: str = "linear"
     ) -> None:
         super().__init__()
-        require_counts(in_features=in_features, num_classes=num_classes, embedding_features=embedding_features)
         self.in_features = in_features
         self.num_classes = num_classes
         self.embedding_features = embedding_features
