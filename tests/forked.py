@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -82,6 +83,9 @@ def _end_without(parent: int) -> None:
 
 
 def _do(action: Callable[[], Any], log: Path | None, parent: int) -> int:
+    # What earlier tests left to the garbage collector stays: some objects (sessions of onnxruntime) wait, when they
+    # are destroyed, for threads that a forked process does not have.
+    gc.freeze()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background may have both ignored
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     threading.Thread(target=_end_without, args=(parent,), daemon=True).start()
