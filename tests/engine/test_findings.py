@@ -27,8 +27,9 @@ from pams_mil.engine.training.train import train
 from pams_mil.engine.training.training_bags import TrainingBags
 from pams_mil.errors import PamsError, ParameterError
 from pams_mil.evaluate.predictions.findings import called_sets
+from pams_mil.evaluate.predictions.join import join_files
 from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
-from pams_mil.evaluate.predictions.predictions import join_files, write_predictions
+from pams_mil.evaluate.predictions.predictions import write_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.models.core.batch import BagBatch
 from pams_mil.remix.pairing import Pairing

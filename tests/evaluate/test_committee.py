@@ -13,7 +13,8 @@ from pams_mil.errors import PredictionsError
 from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.committee import audit_committee, average
 from pams_mil.evaluate.contrast import contrast_of
-from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds
+from pams_mil.evaluate.predictions.join import join_seeds
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.operating import OperatingCurve, operating_curve, urgency_auc
 

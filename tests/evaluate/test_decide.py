@@ -22,7 +22,8 @@ from pams_mil.evaluate.decisions.decide import (
     most_probable,
     redecide,
 )
-from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.severity import lca_cost, metric_weight
 
@@ -139,6 +140,17 @@ def test_predictions_are_decided_anew():
     assert after.probabilities is p
     with pytest.raises(PredictionsError, match="has no probabilities"):
         redecide(replace(before, probabilities=None))
+
+
+def test_notes_name_the_rule_that_was_applied_last(tmp_path):
+    p = np.asarray([[0.4, 0.25, 0.35], [0.9, 0.05, 0.05]])
+    first = redecide(Predictions("p", THREE, ("a", "b"), np.array([2, 0]), p.argmax(1), p), "kappa=3")
+    write_predictions(tmp_path / "p.csv", first)
+    read = read_predictions(tmp_path / "p.csv", first.hierarchy)
+    assert "Decided by kappa=3." in read.notes
+    again = redecide(read, "argmax")
+    assert again.decided_by == "argmax"
+    assert not any("Decided by" in note for note in again.notes)
 
 
 def test_decisions_need_no_torch():

@@ -18,7 +18,8 @@ from scipy.special import ndtr
 from pams_mil import ClassHierarchy
 from pams_mil.evaluate.committee import average
 from pams_mil.evaluate.inference import MethodPair
-from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds
+from pams_mil.evaluate.predictions.join import join_seeds
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics.metric import METRICS
 from pams_mil.metrics.operating import operating_curve
 from pams_mil.metrics.resampling import Units, swap_p_value

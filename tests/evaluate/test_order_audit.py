@@ -57,6 +57,14 @@ def ordered(predictions, *others):
     return [one.with_orders(tree) for one in predictions]
 
 
+def test_a_candidate_is_compared_with_the_same_models_under_every_order():
+    one, better = models()
+    others = [replace(better, name=name) for name in ("second", "third")]
+    result = audit(ordered([one, *others], SWAPPED), candidate=0, resamples=0)
+    for pair, name in zip(result.orders.comparisons, ("second", "third"), strict=True):
+        assert {(by.reference, by.candidate) for by in pair.by_order.values()} == {(name, "one")}
+
+
 def test_safer_under_every_order_or_under_which_not():
     one, better = models()
     orders = Orders.of([TREE, SWAPPED])

@@ -14,7 +14,8 @@ from pams_mil.engine.prediction.certificates import write_certificate
 from pams_mil.errors import CertificateError, HierarchyError, ParameterError
 from pams_mil.evaluate.certify import Certificate, apply_certificate, certify, monitor
 from pams_mil.evaluate.orders import Orders, disputed_rates
-from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds, write_predictions
+from pams_mil.evaluate.predictions.join import join_seeds
+from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 from pams_mil.report.certificate_page import certificate_page
 
 NAMES = ["N", "UDH", "FEA", "ADH", "DCIS"]

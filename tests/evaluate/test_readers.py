@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from pams_mil import ClassHierarchy
 from pams_mil.cli.main import app
 from pams_mil.errors import PredictionsError
-from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds, write_predictions
+from pams_mil.evaluate.predictions.join import join_seeds
+from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 from pams_mil.evaluate.readers import audit_readers, others_reference
 from pams_mil.metrics.operating import operating_curve
 
@@ -189,6 +190,10 @@ def test_bad_input_in_words(tmp_path):
     text = path.read_text()
     path.write_text(text.replace("s1,p0", "s0,p0", 1))
     assert "has slide 's0' twice" in refused(*words, "--pred", "r2")
+    path.write_text(text.replace("s5,p2", "s5,", 1))
+    assert "row 6 has no patient_id; every row needs one" in refused(*words, "--pred", "r2")
+    path.write_text(text + "s900,p900,N,nothing,N,N\n")
+    assert "column 'r1', slide 's900': 'nothing' is not a class" in refused(*words, "--pred", "r2")
     path.write_text(text + "s900,p900,N,N,N,N\n")
     missing = refused(*words, "--pred", "r2", "--model", tmp_path / "mine.csv")
     assert "predicts 240 of the 241 slides" in missing
@@ -196,3 +201,13 @@ def test_bad_input_in_words(tmp_path):
     with pytest.raises(PredictionsError, match="agree on every slide"):
         audit_readers(same, TREE, ["1", "2", "3"])
     assert audit_readers(same, TREE, ["1", "2", "3"], target=np.array([0, 1, 3]), resamples=0).readers[1].slides == 2
+    with pytest.raises(PredictionsError, match="'b' has a reference: none has a true class"):
+        audit_readers(same, TREE, ["1", "2", "3"], target=np.array([-1, -1, 3]), resamples=0)
+
+
+def test_without_resamples_the_range_is_not_tested():
+    target, calls, p, patient = study()
+    found = audited(calls, patient, target, p, resamples=0)
+    assert found.within is None
+    assert "not tested" in found.sentences[1]
+    assert "nan" not in found.sentences[1]

@@ -14,7 +14,8 @@ from tests.reference import subgroups as reference
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import ParameterError
-from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds, write_predictions
+from pams_mil.evaluate.predictions.join import join_seeds
+from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 from pams_mil.evaluate.subgroups import (
     chi_squared,
     deals_of_groups,
@@ -157,6 +158,8 @@ def test_networks_are_chance_in_every_group():
         own = [(seed.predicted < seed.target)[of_group].mean() for seed in (one, other)]
         assert group.missed.share.seeds == pytest.approx(own)
         assert group.missed.share.varied == "patients and networks"
+        assert group.slides == of_group.sum()  # each once, not once per seed
+        assert group.missed.count / group.slides == pytest.approx(group.missed.share.value)
 
 
 def test_command_page_and_json_agree(tmp_path):

@@ -11,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from pams_mil import ClassHierarchy
 from pams_mil.errors import HierarchyError, LabelError, ParameterError
+from pams_mil.evaluate.audit import audit
 from pams_mil.evaluate.predictions.findings import called_sets, headline_probabilities
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.scores import finding_scores
@@ -173,6 +174,18 @@ def test_the_headline_without_a_head_is_the_most_urgent_finding_of_the_set(seed)
             called = p >= 1 / (1 + kappa * tree.finding_weights)
             top = np.where(called, tree.ranks()[1:], 0).max(axis=1)
             np.testing.assert_array_equal(tree.ranks()[path.calls(kappa)], top)
+
+
+def test_findings_of_calls_by_any_rule_are_audited():
+    true, _, p = sets_of(3, n=40)
+    top = headline_probabilities(p, TREE)
+    target = np.array([TREE.finding_classes[row].max() if row.any() else 0 for row in map(np.flatnonzero, true)])
+    for rule, kappa in (("risk with another cost", 1.0), ("kappa=3", 3.0), ("", 1.0)):
+        model = Predictions(
+            "m", TREE, [f"s{row}" for row in range(40)], target, top.argmax(1), top, finding_targets=true,
+            finding_probabilities=p, decided_by=rule,
+        )  # fmt: skip
+        assert audit([model], resamples=0).models[0].findings.kappa == kappa
 
 
 def test_scores_of_findings_against_loops_network_by_network():

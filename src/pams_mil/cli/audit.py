@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from functools import partial
@@ -73,8 +74,8 @@ def audit(
     from pams_mil.engine.run.cv_folder import run_of
     from pams_mil.evaluate.audit import audit as run_audit
     from pams_mil.evaluate.decisions.decide import DecisionRule, redecide
+    from pams_mil.evaluate.predictions.join import join_files
     from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
-    from pams_mil.evaluate.predictions.predictions import join_files
     from pams_mil.hierarchy import ClassHierarchy
     from pams_mil.report.live import Links
 
@@ -128,8 +129,8 @@ def _audit_readers(
 ) -> None:  # fmt: skip
     """Readers in columns of one table, and a model's predictions of the same slides."""
     from pams_mil.cli.audit_table import show_readers
+    from pams_mil.evaluate.predictions.join import join_files
     from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
-    from pams_mil.evaluate.predictions.predictions import join_files
     from pams_mil.evaluate.readers import read_readers
     from pams_mil.hierarchy import ClassHierarchy
 
@@ -156,7 +157,7 @@ def files_of(arguments: list[str]) -> dict[str, list[Path]]:
     groups: list[tuple[str, list[Path]]] = []
     for argument in arguments:
         name, sign, pattern = argument.partition("=")
-        if not sign or Path(argument).is_file():
+        if not sign or os.path.isfile(argument):  # noqa: PTH113  Path.is_file raises where a name is too long
             groups.append(("", [Path(argument)]))
             continue
         files = files_matching(pattern)

@@ -12,7 +12,7 @@ import shlex
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from glob import escape
+from glob import escape, glob
 from os.path import commonprefix, relpath
 from pathlib import Path
 from urllib.parse import quote
@@ -235,9 +235,8 @@ def python_line(file: Path, classes: Sequence[str]) -> str:
 
 
 def files_matching(pattern: str) -> list[Path]:
-    """The files that a pattern means, also one from the root of the disk."""
-    place = Path(pattern)
-    return sorted(Path(place.anchor or ".").glob(str(place.relative_to(place.anchor))))
+    """The files that match a pattern, which may start at the root of the disk."""
+    return sorted(map(Path, glob(pattern, recursive=True)))  # noqa: PTH207  Path.glob takes no absolute patterns
 
 
 def slide_files(slides: Iterable[str], out: Path, reports: Sequence[Path] = ()) -> tuple[dict[str, str], ...]:

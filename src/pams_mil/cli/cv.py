@@ -79,7 +79,8 @@ def cv(
     if several:
         recipe = load_committee(committee, most=members)
         shared = {"data": data, "classes": classes, "training": dict(recipe.training), "seed": seed}
-        own = (*(changes or []), *(f"{key}={value}" for key, value in (("epochs", epochs), ("lr", lr)) if value))
+        stated = {"epochs": epochs, "lr": lr}
+        own = (*(changes or []), *(f"{key}={value}" for key, value in stated.items() if value is not None))
         configs = {member.name: member.config(shared, own) for member in recipe.recipes}
         folder = out or Path("cv") / f"committee-seed{seed}"
         name = f"committee of {len(configs)}, {name}"

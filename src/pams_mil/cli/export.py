@@ -8,6 +8,7 @@ from typer import Argument, Option
 
 from pams_mil.cli.console import print_json, print_result
 from pams_mil.cli.options import out_folder
+from pams_mil.errors import ConfigError
 
 
 def export(
@@ -32,12 +33,15 @@ def export(
     Example: pams export runs/pams-abmil-seed0 --out exported
     """
     from pams_mil.engine.prediction.export import export as run_export
-    from pams_mil.engine.prediction.hub import exported_files
+    from pams_mil.engine.prediction.hub import exported_files, is_hub
     from pams_mil.engine.prediction.hub import push as push_to_hub
+    from pams_mil.engine.run.folder import RunFolder
 
+    if out is None and is_hub(run):
+        raise ConfigError("The export of a model on the hub needs a folder of its own; say where with --out.")
     # What was exported before is uploaded as it is.
     known = exported_files(run) if push is not None and out is None else None
-    folder = run if known else out or run / "export"
+    folder = run if known else out or RunFolder.at(run).path / "export"
     files = known or run_export(run, folder, onnx=onnx, trusted=trust_code)
     address = None if push is None else push_to_hub(folder, push)
     if json:

@@ -20,7 +20,8 @@ from pams_mil.cli.options import with_groups
 from pams_mil.cli.verb_help import print_help
 from pams_mil.errors import ConfigError, PamsError, RunInterruptedError, counted
 
-_OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EEXIST, errno.ENOTDIR}
+_OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EEXIST, errno.ENOTDIR,
+                   errno.ENAMETOOLONG}  # fmt: skip
 """What the system refuses without any bug of ours: missing rights, a full disk, a file where a folder should be."""
 
 PANELS = {

@@ -16,10 +16,10 @@ from pams_mil.evaluate.decisions.probability_calibration import (
 from pams_mil.evaluate.decisions.probability_calibration import refined_nll as refined_nll
 from pams_mil.evaluate.inference import contrasts as contrasts
 from pams_mil.evaluate.inference import estimate as estimate
+from pams_mil.evaluate.predictions.join import join_seeds as join_seeds
 from pams_mil.evaluate.predictions.prediction_layouts import Source as Source
 from pams_mil.evaluate.predictions.prediction_layouts import read_predictions as read_predictions
 from pams_mil.evaluate.predictions.predictions import Predictions as Predictions
-from pams_mil.evaluate.predictions.predictions import join_seeds as join_seeds
 from pams_mil.evaluate.predictions.predictions import write_predictions as write_predictions
 from pams_mil.evaluate.scores import LevelScores as LevelScores
 from pams_mil.evaluate.scores import score as score

@@ -137,8 +137,8 @@ class Audit:
 def _findings(model: Predictions, resamples: int, seed: int) -> FindingScores | None:
     if model.finding_probabilities is None:
         return None
-    rule = DecisionRule.parse(model.decided_by) if model.decided_by else DecisionRule()
-    kappa = rule.kappa if rule.name == "kappa" else 1.0
+    # Any text may be in the column of a file; only that of an operating point has a κ.
+    kappa = DecisionRule.parse(model.decided_by).kappa if model.decided_by.startswith("kappa=") else 1.0
     return finding_scores(model, kappa=kappa, resamples=resamples, seed=seed)
 
 
@@ -192,6 +192,7 @@ def audit(
     by_order = None
     if models[0].hierarchy.other_orders:
         by_order = audit_orders(
-            models, comparisons, reference=reference, penalty=penalty, seed=seed, resamples=resamples
-        )
+            models, comparisons, reference=reference, candidate=candidate, penalty=penalty, seed=seed,
+            resamples=resamples,
+        )  # fmt: skip
     return Audit(models[0].hierarchy, audited, comparisons, penalty, resamples, seed, groups, by_order)

@@ -18,7 +18,8 @@ from pams_mil.errors import PredictionsError
 from pams_mil.evaluate.compare import Comparison
 from pams_mil.evaluate.contrast import Contrast, adjusted
 from pams_mil.evaluate.inference import contrasts, estimate
-from pams_mil.evaluate.predictions.predictions import Predictions, all_weights
+from pams_mil.evaluate.predictions.join import all_weights
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics.metric import METRICS, missed_key, stated_rate
 from pams_mil.metrics.resampling import RESAMPLES
 

@@ -313,9 +313,9 @@ def _seed_mean(samples: Array) -> Array:
 
 
 def subtract(candidate: Array, reference: Array) -> Array:
-    """The difference; two models without errors (both infinite) do not differ."""
+    """The difference: 0 between two models without errors (both infinite), and where only rounding differs."""
     with np.errstate(invalid="ignore"):
-        difference: Array = np.where(candidate == reference, 0.0, candidate - reference)
+        difference: Array = np.where(np.isclose(candidate, reference, rtol=0.0, atol=1e-12), 0.0, candidate - reference)
     return difference
 
 

@@ -278,6 +278,7 @@ def audit_orders(
     comparisons: Sequence[Comparison],
     *,
     reference: int = 0,
+    candidate: int | None = None,
     penalty: float = PENALTY,
     seed: int = 0,
     resamples: int = RESAMPLES,
@@ -287,7 +288,9 @@ def audit_orders(
     under = {orders.names[0]: list(comparisons)}
     for number, name in list(enumerate(orders.names))[1:]:
         views = [orders.under(number, model) for model in models]
-        under[name] = compare_all(views, reference=reference, penalty=penalty, seed=seed, resamples=resamples)
+        under[name] = compare_all(
+            views, reference=reference, candidate=candidate, penalty=penalty, seed=seed, resamples=resamples
+        )
     return OrderAudit(
         orders=orders,
         rates={model.name: disputed_rates(model, orders, resamples=resamples, seed=seed) for model in models},

@@ -31,6 +31,7 @@ from pams_mil.evaluate.compare import slides_of_all_seeds
 from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.inference import MethodPair, Networks
 from pams_mil.evaluate.operating_points import curve_of, rates_of
+from pams_mil.evaluate.predictions.prediction_layouts import label_encoder, require_cells
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.label_scores import quadratic_kappa
@@ -99,8 +100,9 @@ class ReaderAudit:
 
     @property
     def within(self) -> bool | None:
-        """Whether the model cannot be told to miss more than every reader, nor less than every reader."""
-        return all(len(side) < len(self.readers) for side in self._sides()) if self.model else None
+        """Whether the model neither misses more than every reader nor less; None without a model or intervals."""
+        tested = self._gaps and all(gap.varied != "nothing" for gap in self._gaps.values())
+        return all(len(side) < len(self.readers) for side in self._sides()) if tested else None
 
     @property
     def sentences(self) -> list[str]:
@@ -118,11 +120,18 @@ class ReaderAudit:
 
     def _model_sentence(self) -> str:
         gaps, (more, less) = self._gaps, self._sides()
+        ends = [list(gaps.values())[place] for place in (0, -1)]
+        if self.within is None:
+            best, worst = (f"{100 * gap.difference:+.1f}" for gap in ends)
+            return (
+                f"{self.model} misses {best} to {worst} points more at each reader's own false alarms; without "
+                "resamples there are no intervals, so whether that is within the readers' range is not tested."
+            )
         best, worst = (
             f"{100 * gap.difference:+.1f} ({100 * gap.interval[0]:+.1f} to {100 * gap.interval[1]:+.1f})"
-            for gap in (list(gaps.values())[place] for place in (0, -1))
+            for gap in ends
         )
-        varied = next(iter(gaps.values())).varied
+        varied = ends[0].varied
         detail = f"({best} to {worst} points at each reader's own false alarms, 95 % intervals over {varied})"
         for side, words in ((more, "more"), (less, "less")):
             if len(side) == len(gaps):
@@ -204,7 +213,8 @@ def audit_readers(
         truth = others_reference(table, number, ranks) if target is None else target
         rows = np.flatnonzero(read[number] & (truth != ABSENT))
         if not len(rows):
-            raise PredictionsError(f"No slide of the reader {name!r} has a reference: nobody else read any of them.")
+            lacking = "is read by anyone else" if target is None else "has a true class"
+            raise PredictionsError(f"No slide of the reader {name!r} has a reference: none {lacking}.")
         reader = Predictions(name, hierarchy, slides, truth, table[number], patient_ids=patients or slides).take(rows)
         readers.append(_reader_scores(reader, model, seed, resamples))
     curve = None
@@ -279,14 +289,13 @@ def read_readers(
             raise PredictionsError(f"{path} has no column {column!r}, found {listing(table, most=30)}.{hint}")
     if len(set(columns)) < len(columns):
         raise PredictionsError(f"Every reader is named once, found {listing(columns)}.")
-    slides = table[key]
+    slides, patients = table[key], patient or ("patient_id" if "patient_id" in table else None)
+    require_cells(table, (key, patients), str(path))
     if len(set(slides)) < len(slides):
         twice = next(one for one in slides if slides.count(one) > 1)
         raise PredictionsError(f"{path} has slide {twice!r} twice; expected one row per slide, a column per reader.")
 
-    def indices(column: str) -> Ints:
-        return np.array([hierarchy.index(cell) if cell else ABSENT for cell in table[column]], dtype=np.int64)
-
+    encode = label_encoder(hierarchy, str(path), blanks=True)
     if model is not None:
         if model.probabilities is None:
             raise PredictionsError(f"{model.name} has no probabilities, so it has no curve to place readers on.")
@@ -298,11 +307,11 @@ def read_readers(
                 f"{listing(missing, most=5)}. Predict all slides that were read."
             )
     return audit_readers(
-        {column: indices(column) for column in columns},
+        {column: encode(table[column], column, slides) for column in columns},
         hierarchy,
         slides,
-        patients=table.get(patient or "patient_id"),
-        target=None if true is None else indices(true),
+        patients=None if patients is None else table[patients],
+        target=None if true is None else encode(table[true], true, slides),
         reference=repr(true),
         model=model,
         resamples=resamples,

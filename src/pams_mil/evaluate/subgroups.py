@@ -22,7 +22,7 @@ import numpy as np
 
 from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.atomic import plain
-from pams_mil.errors import ParameterError, listing, nearest
+from pams_mil.errors import listing
 from pams_mil.evaluate.cautions import FEW_PATIENTS
 from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.inference import estimate
@@ -36,9 +36,9 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class Rate:
-    """Slides of a group that were missed, or raised a false alarm: how many, how many expected, and their share."""
+    """Slides of a group that are missed, or false alarms: how many, how many expected (per seed), and their share."""
 
-    count: int
+    count: float
     expected: float
     share: Contrast
 
@@ -127,12 +127,7 @@ def subgroups(
 
 
 def _by_column(model: Predictions, column: str, seed: int, resamples: int) -> SubgroupAudit:
-    if column not in model.tags:
-        raise ParameterError(
-            f"{model.name} has no column {column!r} for subgroups; it has {listing(model.tags) or 'none'}."
-            f"{nearest(column, model.tags)}"
-        )
-    cells = [cell.strip() or UNKNOWN for cell in model.tags[column]]
+    cells = [cell.strip() or UNKNOWN for cell in model.tag(column)]
     names = sorted(set(cells), key=lambda name: (name == UNKNOWN, name))
     numbers = {name: number for number, name in enumerate(names)}
     group = np.array([numbers[cell] for cell in cells])
@@ -146,10 +141,10 @@ def _by_column(model: Predictions, column: str, seed: int, resamples: int) -> Su
         sample = model.where(rows)
         shares = estimate(sample, metrics, seed=seed, resamples=resamples).values()
         rates = [
-            Rate(int(event[rows].sum()), float(wanted[rows].sum()), share)
+            Rate(float(event[rows].sum()) / sample.num_seeds, float(wanted[rows].sum()) / sample.num_seeds, share)
             for event, wanted, share in zip(events, expected, shares, strict=True)
         ]
-        groups.append(Subgroup(name, len(sample), sample.num_patients, *rates))
+        groups.append(Subgroup(name, len(set(sample.slide_ids)), sample.num_patients, *rates))
     p_values = _p_values(events, expected, group, model, len(names), seed, resamples)
     return SubgroupAudit(model.name, column, groups, *p_values)
 

@@ -28,8 +28,9 @@ from pams_mil.evaluate.committee import average
 from pams_mil.evaluate.decisions.debias import TrainingBias
 from pams_mil.evaluate.decisions.decide import redecide
 from pams_mil.evaluate.decisions.probability_calibration import ProbabilityCalibration
+from pams_mil.evaluate.predictions.join import join_predictions
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
-from pams_mil.evaluate.predictions.predictions import Predictions, join_predictions, write_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions, write_predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.methods.severity_aware import Pams
 from pams_mil.report.bench import Bench, Entry, summarize

@@ -25,7 +25,8 @@ from pams_mil.engine.config.yaml_file import read_yaml
 from pams_mil.engine.grid.grid import GridRun
 from pams_mil.errors import ConfigError, listing, nearest
 from pams_mil.evaluate.contrast import Contrast
-from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds
+from pams_mil.evaluate.predictions.join import join_seeds
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.scores import finding_scores, score
 from pams_mil.experiments.derived_rows import read_entries
 from pams_mil.hierarchy import ClassHierarchy

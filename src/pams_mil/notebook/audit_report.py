@@ -78,9 +78,14 @@ def audit(
     model  slides  Missed urgency ↓  False alarms ↓  Accuracy ↑  AsCC ↑  AsMC ↑
     mine       60            25.0 %           0.0 %      75.0 %  81.2 %  33.3 %
     """
-    given = [y_true] if isinstance(y_true, Predictions) else y_true
-    if models is None and isinstance(given, Sequence) and given and all(isinstance(one, Predictions) for one in given):
-        predictions = list(given)
+    samples = [y_true] if isinstance(y_true, Predictions) else y_true
+    if (
+        models is None
+        and isinstance(samples, Sequence)
+        and samples
+        and all(isinstance(one, Predictions) for one in samples)
+    ):
+        predictions = list(samples)
     elif models is None or classes is None or isinstance(y_true, Predictions):
         raise ParameterError(
             'Expected audit(y_true, {"name": probabilities}, classes): give the models, and the classes, least urgent '

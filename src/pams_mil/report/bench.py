@@ -17,7 +17,8 @@ from pams_mil.evaluate.compare import Comparison, compare_all
 from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.operating_points import OperatingPoints
 from pams_mil.evaluate.orders import OrderAudit, audit_orders
-from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds
+from pams_mil.evaluate.predictions.join import join_seeds
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.scores import LevelScores, score
 from pams_mil.evaluate.verdict import settles, verdict
 from pams_mil.hierarchy import ClassHierarchy

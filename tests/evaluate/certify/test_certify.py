@@ -19,7 +19,8 @@ from pams_mil.evaluate.certify import Certificate, apply_certificate, certify, c
 from pams_mil.evaluate.certify.bounds import Guarantee
 from pams_mil.evaluate.certify.make import OUT_OF_FOLD_RESERVATION, largest_kappa_below, prevalence_weights, rates
 from pams_mil.evaluate.certify.miss_losses import SlideReach, boundaries, boundary_rank, rank_reach
-from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds
+from pams_mil.evaluate.predictions.join import join_seeds
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics.kappa_path import decision_path
 
 

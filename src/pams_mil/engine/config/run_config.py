@@ -353,6 +353,8 @@ def with_setting(content: Mapping[str, Any], key: str, value: Any) -> dict[str, 
     below = content.get(first)
     # A short form is spelled out before something is set beside it.
     below = {("manifest" if first == "data" else "name"): below} if isinstance(below, (str, Path)) else below or {}
+    if not isinstance(below, Mapping):
+        raise ConfigError(f"{key} cannot be set: {first} is {below!r}; expected a mapping of settings, or nothing.")
     return {**content, first: with_setting(below, rest, value)}
 
 

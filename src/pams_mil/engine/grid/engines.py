@@ -21,7 +21,7 @@ from typing import Any
 
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.grid.grid import CellResult, default_workers, run_cell
-from pams_mil.errors import first_line, needs_extra
+from pams_mil.errors import ConfigError, first_line, needs_extra
 
 MOST_CRASHES = 2
 """How often a cell may take its process down with it before it counts as failed."""
@@ -171,7 +171,15 @@ class RayEngine:
             import ray  # noqa: PLC0415  optional and heavy
         started_here = not ray.is_initialized()
         if started_here:
-            ray.init(address=self.address, include_dashboard=False, log_to_driver=False, configure_logging=False)
+            try:
+                ray.init(address=self.address, include_dashboard=False, log_to_driver=False, configure_logging=False)
+            except (OSError, RuntimeError, ValueError) as error:
+                if self.address is None:
+                    raise
+                raise ConfigError(
+                    f"Ray cannot be reached at --address {self.address}: {first_line(error).rstrip('.')}. Expected a "
+                    "running cluster, such as auto or ray://head:10001; without --address Ray starts on this machine."
+                ) from error
         try:
             task = ray.remote(run_cell).options(
                 num_cpus=self.cpus, num_gpus=self.gpus, max_retries=self.retries, retry_exceptions=False

@@ -45,7 +45,7 @@ def export(run: Path | str, out: Path | str, *, onnx: bool | None = None, truste
         raise OutputError(f"{out} already holds an exported model; choose another folder.")
     if folds is not None:
         return _export_mean(folds, RunFolder(Path(run)), out, onnx=onnx, trusted=trusted)
-    return _export_run(load(run, trusted=trusted), Path(run), out, onnx=onnx)
+    return _export_run(load(run, trusted=trusted), out, onnx=onnx)
 
 
 def _export_mean(
@@ -57,7 +57,7 @@ def _export_mean(
     for name, run in zip(names, loaded, strict=True):
         done = read_json(out / name / "config.json")  # of an attempt that was cut short
         if done.get("weights") != run.weights:
-            _export_run(run, run.path, out / name, onnx=onnx)
+            _export_run(run, out / name, onnx=onnx)
     graphs = sum((out / name / "model.onnx").is_file() for name in names)
     files = {f"{name}/": "a network: weights, description, card" for name in names}
     files = {"config.json": "description", "README.md": "model card", **files}
@@ -73,20 +73,20 @@ def _export_mean(
     return files
 
 
-def _export_run(loaded: LoadedRun, run: Path, out: Path, *, onnx: bool | None) -> dict[str, str]:
+def _export_run(loaded: LoadedRun, out: Path, *, onnx: bool | None) -> dict[str, str]:
     files = {"model.safetensors": "weights", "config.json": "description", "README.md": "model card"}
     if onnx is not False:
         files["model.onnx"] = _graph_if_possible([loaded], out / "model.onnx", wanted=onnx is True)
     state = {key: value for key, value in loaded.state.items() if key not in ("progress", "optimizer")}
     checkpoint.save(out / "model.safetensors", Checkpoint(dict(loaded.learner.state_dict()), state))
-    if (run / CALIBRATION).exists():
+    if (loaded.folder.path / CALIBRATION).exists():
         files[CALIBRATION] = _hand_on_calibration(loaded, out)
     for file in filter(None, map(discover.code_file, loaded.spec.code)):
         copy_code(file, out)
         files[CODE] = "code of your own that the model or its training is made of; it runs only with --trust-code"
     known, certificates = _hand_on_knowledge([loaded], loaded.exposure(), loaded.folder.path, out)
     files |= known
-    atomic.write_text(out / "README.md", model_card(loaded, run, files, certificates))
+    atomic.write_text(out / "README.md", model_card(loaded, files, certificates))
     # Last: its presence says that the export is complete, and an export that was cut short can be repeated.
     selected_by = {key: state.get(key) for key in ("metric", "score", "epoch")}
     own = {"spec": loaded.spec.to_json(), "weights": loaded.weights, "selected_by": selected_by}

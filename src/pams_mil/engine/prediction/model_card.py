@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from pams_mil import __version__
@@ -22,9 +21,9 @@ _METRICS = (
 )
 
 
-def model_card(run: LoadedRun, folder: Path, files: dict[str, str], certificates: Sequence[Certificate] = ()) -> str:
+def model_card(run: LoadedRun, files: dict[str, str], certificates: Sequence[Certificate] = ()) -> str:
     """The card of a run."""
-    spec, facts = run.spec, read_json(folder / "run.json")
+    spec, facts = run.spec, read_json(run.folder.path / "run.json")
     training = {
         "method": _options(spec.settings["method"]),
         "model": _options(spec.model_options),

@@ -224,7 +224,8 @@ def predict(
         finding_probabilities=np.stack([answer[-1] for answer in answers]) if several else None,
         exposure=exposure,
     )
-    relabeled = [changed_labels(run.folder.path, table.manifest) for run in loaded]
+    # Beside a checkpoint that was handed on, a cohort.csv is a table of somebody else's.
+    relabeled = [changed_labels(run.folder.path, table.manifest) for run in loaded if run.folder.exists()]
     return SlidePredictions(
         sample,
         [source.records[0].split for source in predicted],

@@ -18,8 +18,9 @@ from pams_mil.engine.run.folder import RunFolder, require_run
 from pams_mil.engine.run.spec import stored_spec
 from pams_mil.errors import CheckpointError, ConfigError, PredictionsError, counted
 from pams_mil.evaluate.decisions.decide import at_fixed_kappa, matching_kappa
+from pams_mil.evaluate.predictions.join import join_predictions
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
-from pams_mil.evaluate.predictions.predictions import Predictions, join_predictions
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 
 OWN_SPLIT = "test"

@@ -17,6 +17,7 @@ import numpy as np
 
 from pams_mil import atomic
 from pams_mil.arrays import Array, Bools, Ints
+from pams_mil.data import tables
 from pams_mil.data.finding_labels import set_label, united_label
 from pams_mil.digests import file_digest
 from pams_mil.engine.run.folder import RunFolder, read_json
@@ -272,6 +273,7 @@ class Destination:
     @classmethod
     def of(cls, out: Path | None, run: RunFolder, table: Path, split: str | None, kinds: Sequence[str]) -> Destination:
         """A folder that the user names, or a place of its own in the run for this table, split and kind of calls."""
+        next(iter(tables.read_chunks(table, rows=1)))  # refuses what is not a table before its digest is taken
         if out is not None:
             return cls(out, "predictions_calibrated" if "calibrated" in kinds else "predictions", out, in_run=False)
         slot = run.slot(table, split, *kinds)

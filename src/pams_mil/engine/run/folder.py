@@ -15,6 +15,7 @@ calibration.json                 by `pams calibrate`        certificate*.json, c
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -195,7 +196,8 @@ def open_run(path: Path | str) -> RunFolder:
 
 def read_settings(arguments: list[str], options: dict[str, Any], *, out: Path | None, resume: bool) -> RunConfig:
     """Settings from a file, options by dotted key (None: left out) and KEY=VALUE; a resumed run brings its own."""
-    files = [text for text in arguments if "=" not in text or Path(text).is_file()]
+    # Unlike Path.is_file, this takes a long list of values for what it is: not the name of a file.
+    files = [text for text in arguments if "=" not in text or os.path.isfile(text)]  # noqa: PTH113
     changes = [text for text in arguments if text not in files]
     if len(files) > 1:
         raise ConfigError(f"Expected one config file, found {', '.join(files)}. Changes are written KEY=VALUE.")

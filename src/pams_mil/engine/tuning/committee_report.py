@@ -13,8 +13,9 @@ from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.tuning.recipes import in_words
 from pams_mil.evaluate.audit import Audit, OnStage, audit
 from pams_mil.evaluate.committee import audit_committee
+from pams_mil.evaluate.predictions.join import join_seeds
 from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
-from pams_mil.evaluate.predictions.predictions import Predictions, join_seeds
+from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.resampling import RESAMPLES
 

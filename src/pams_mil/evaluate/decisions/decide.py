@@ -33,7 +33,7 @@ import numpy.typing as npt
 from pams_mil.arrays import Array, Ints
 from pams_mil.errors import ParameterError, PredictionsError, nearest
 from pams_mil.evaluate.decisions.debias import TrainingBias
-from pams_mil.evaluate.predictions.predictions import Predictions
+from pams_mil.evaluate.predictions.predictions import DECIDED, Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import decision_path
 from pams_mil.metrics.operating import operating_curve
@@ -174,7 +174,8 @@ def redecide(
             "export one probability column per class."
         )
     chosen = rule if isinstance(rule, DecisionRule) else DecisionRule.parse(rule)
-    hierarchy, probabilities, notes = predictions.hierarchy, predictions.probabilities, predictions.notes
+    hierarchy, probabilities = predictions.hierarchy, predictions.probabilities
+    notes = tuple(note for note in predictions.notes if not note.startswith(DECIDED))
     if debias is not False:
         bias = TrainingBias(severity=loss_weight(hierarchy)) if debias is True else debias
         probabilities = bias.remove(probabilities)

@@ -42,6 +42,7 @@ from pams_mil.errors import ParameterError, PredictionsError, from_fields, listi
 from pams_mil.evaluate.decisions.softmax_fit import fit_softmax
 from pams_mil.evaluate.predictions.prediction_layouts import Source, read_predictions
 from pams_mil.hierarchy import ClassHierarchy
+from pams_mil.metrics.confusion import Labels, class_indices
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 from pams_mil.metrics.probability import check_probabilities
 
@@ -151,7 +152,7 @@ class Reveal:
 
 def reveal(
     probabilities: npt.ArrayLike,
-    verdicts: npt.ArrayLike,
+    verdicts: Labels,
     hierarchy: ClassHierarchy,
     *,
     patients: Sequence[str] | None = None,
@@ -163,16 +164,17 @@ def reveal(
 
     Args:
         probabilities: [n, C] of the model, one row per verdict.
-        verdicts: [n] class indices that the readers chose.
+        verdicts: [n] classes that the readers chose, by name or index.
         hierarchy: Order and ties of the classes.
         patients: [n] patient of each verdict; None: each verdict is of another patient.
         blind: [n] True where the reader did not see the model's call.
         kappa: What the calls on the screen were made with, one number or [n]; 1: the most probable class.
-        calls: [n] classes that were on the screen; None: those of `kappa`. What no such κ calls is refused.
+        calls: [n] class indices that were on the screen, -1 where unknown; None: all as `kappa` calls them. Others than
+            those are refused.
     """
     p = check_probabilities(probabilities, hierarchy.num_classes())
     ranks = hierarchy.ranks()
-    chosen = ranks[np.asarray(verdicts, dtype=np.int64)]
+    chosen = ranks[class_indices(verdicts, hierarchy, what="verdicts")]
     if len(chosen) != len(p):
         raise PredictionsError(f"Expected one verdict per row of probabilities, found {len(chosen)} and {len(p)}.")
     clusters = np.unique(list(patients), return_inverse=True)[1] if patients is not None else np.arange(len(p))
@@ -215,7 +217,8 @@ def _shown(p: Array, path: DecisionPath, kappa: Array, ranks: Ints, calls: npt.A
     expected: Ints = ranks[(path.reach <= kappa[:, None]).sum(axis=1) - 1]
     if calls is None:
         return expected
-    stated: Ints = ranks[np.asarray(calls, dtype=np.int64)]
+    index = np.asarray(calls, dtype=np.int64)
+    stated: Ints = np.where(index < 0, expected, ranks[index])
     # Without a κ the call is the most probable class, which of tied classes may not be the most probable rank.
     other = (stated != expected) & ((kappa != 1) | (stated != ranks[p.argmax(axis=1)]))
     if other.any():
@@ -315,6 +318,8 @@ def reveal_reviews(
     model = read_predictions(predictions, hierarchy, Source(labels_needed=False))
     if model.probabilities is None:
         raise PredictionsError(f"{predictions} has no probabilities, so what a call would cost is not known.")
+    if model.num_seeds > 1:
+        raise PredictionsError(f"{predictions} has {model.num_seeds} seeds; give the predictions that the readers saw.")
     row_of = {slide: row for row, slide in enumerate(model.slide_ids)}
     patient_of = model.patient_ids or model.slide_ids
     read: list[tuple[int, int, bool, float, int]] = []
@@ -342,7 +347,7 @@ def reveal_reviews(
     rows, verdicts, blind, kappas, calls = map(list, zip(*read, strict=True))
     return reveal(
         model.probabilities[rows], verdicts, hierarchy, patients=[patient_of[row] for row in rows], blind=blind,
-        kappa=kappas, calls=calls if min(calls) >= 0 else None,
+        kappa=kappas, calls=calls,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ order, so they are read only with `index_order`, which names the classes in that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ from pams_mil.evaluate.predictions.findings import (
     split_scores,
     with_target,
 )
-from pams_mil.evaluate.predictions.predictions import DECIDED_BY, Predictions, join_predictions, require_probabilities
+from pams_mil.evaluate.predictions.join import join_predictions
+from pams_mil.evaluate.predictions.predictions import DECIDED, DECIDED_BY, Predictions, require_probabilities
 from pams_mil.evaluate.predictions.probability_columns import numbers, probability_columns
 from pams_mil.evaluate.predictions.sidecar import sidecar
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
@@ -93,7 +94,7 @@ def read_predictions(
             reader = _Reader(layout, hierarchy, replace(source, tags=(*source.tags, *networks)), str(path))
         reader.add(piece)
     if reader is None or not reader.parts:
-        raise PredictionsError(f"{path} has a header but no rows; there is nothing to score.")
+        raise PredictionsError(f"{path} has a header but no rows to score.")
     return replace(reader.finish(name or table_name(path)), **sidecar(path))
 
 
@@ -155,7 +156,7 @@ def _clam(header: Sequence[str], hierarchy: ClassHierarchy, source: Source) -> L
             "CLAM evaluation", "slide_id", "Y", "Y_hat", classes=source.index_order,
             scores=tuple(f"p_{i}" for i in range(len(source.index_order))) if scores else (),
         )  # fmt: skip
-    encode = _encoder(hierarchy, (), "CLAM's columns")
+    encode = label_encoder(hierarchy, "CLAM's columns")
     classes = tuple(hierarchy.names()[encode([column[2:]], column, ["any"])[0]] for column in scores)
     return Layout("CLAM evaluation", "slide_id", "Y", "Y_hat", scores=scores, classes=classes)
 
@@ -222,7 +223,8 @@ class _Reader:
         self.splits: Counter[str] = Counter()
         self.rules: Counter[str] = Counter()
         self.reading = reviews.Tally(hierarchy) if layout.name == reviews.LAYOUT else None
-        self._encode = _encoder(hierarchy, source.index_order, where)
+        self._encode = label_encoder(hierarchy, where, order=source.index_order)
+        self._targets = label_encoder(hierarchy, where, order=source.index_order, blanks=not source.labels_needed)
 
     def add(self, piece: Columns) -> None:
         layout, hierarchy = self.layout, self.hierarchy
@@ -230,22 +232,19 @@ class _Reader:
         if self.reading is not None:
             piece = self.reading.decided(piece)
         slides = piece[layout.slide]
-        for column in filter(None, (layout.slide, layout.patient)):
-            if "" in piece[column]:  # one empty patient would tie unrelated slides together
-                row = sum(map(len, self.parts)) + piece[column].index("") + 1
-                raise PredictionsError(f"{self.where}: row {row} has no {column}; every row needs one.")
+        require_cells(piece, (layout.slide, layout.patient), self.where, before=sum(map(len, self.parts)))
         if not slides:
             return
         self.splits.update(piece.get("split", ()))
         self.rules.update(piece.get(DECIDED_BY, ()))
-        called, labels = layout.predicted, piece.get(layout.true, ())
+        called, labels = layout.predicted, piece.get(layout.true, [""] * len(slides))
         roles, known = _roles(piece)
         self.parts.append(
             Predictions(
                 name=self.where,
                 hierarchy=hierarchy,
                 slide_ids=slides,
-                target=self._targets(piece, slides),
+                target=self._targets(labels, layout.true, slides),
                 predicted=self._encode(piece[called], called, slides) if called else np.zeros(len(slides), np.int64),
                 probabilities=self._scores(piece, slides) if layout.scores else None,
                 patient_ids=None if layout.patient is None else piece[layout.patient],
@@ -261,16 +260,6 @@ class _Reader:
                 exposure_known=known,
             )
         )
-
-    def _targets(self, piece: Columns, slides: list[str]) -> Ints:
-        column = self.layout.true
-        if self.source.labels_needed:
-            return self._encode(piece[column], column, slides)
-        targets = np.full(len(slides), -1, np.int64)
-        known = [row for row, label in enumerate(piece.get(column, ())) if label]
-        if known:
-            targets[known] = self._encode([piece[column][row] for row in known], column, [slides[row] for row in known])
-        return targets
 
     def _scores(self, piece: Columns, slides: list[str]) -> Array:
         order = np.argsort([self.hierarchy.index(label) for label in self.layout.classes])
@@ -323,17 +312,25 @@ def _notes(predictions: Predictions, splits: Counter[str], rules: Counter[str]) 
         present = listing(f"{split} ({count})" for split, count in splits.most_common())
         notes.append(f"Rows of several splits are scored together: {present}. Use --tag split=test for one of them.")
     if len(rules) > 1:
-        notes.append(f"Rows were decided by several rules: {listing(rules)}.")
+        notes.append(f"{DECIDED} several rules: {listing(rules)}.")
     elif predictions.decided_by not in ("", "argmax"):
-        notes.append(f"Decided by {predictions.decided_by}.")
+        notes.append(f"{DECIDED} {predictions.decided_by}.")
     return tuple(notes)
 
 
-def _encoder(
-    hierarchy: ClassHierarchy, order: tuple[str, ...], where: str
+def require_cells(table: Columns, columns: Iterable[str | None], where: str, before: int = 0) -> None:
+    """Refuse rows without a slide or patient: an empty patient would tie unrelated slides together."""
+    for column in columns:
+        if column is not None and "" in table[column]:
+            row = before + table[column].index("") + 1
+            raise PredictionsError(f"{where}: row {row} has no {column}; every row needs one.")
+
+
+def label_encoder(
+    hierarchy: ClassHierarchy, where: str, *, order: tuple[str, ...] = (), blanks: bool = False
 ) -> Callable[[list[str], str, list[str]], Ints]:
-    """Text to class index, with each distinct spelling looked up once."""
-    known: dict[str, int] = {}
+    """Text to class index, with each distinct spelling looked up once; with `blanks`, an empty cell is -1."""
+    known = {"": -1} if blanks else {}
 
     def look_up(label: str) -> int:
         position = _whole(label)

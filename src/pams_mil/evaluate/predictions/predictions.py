@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
-from itertools import chain, repeat
+from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,20 @@ from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.data.exposure import COLUMN, Exposure, Purpose, Roles, admit, role_cell
 from pams_mil.data.finding_labels import set_label
 from pams_mil.data.tables import read_table
-from pams_mil.errors import PredictionsError, listing
+from pams_mil.errors import ParameterError, PredictionsError, listing, nearest
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.kappa_path import DecisionPath, decision_path
 from pams_mil.metrics.probability import improper_rows
 
-_COLUMNS = (
+ROW_FIELDS = (
     "slide_ids", "target", "predicted", "probabilities", "patient_ids", "roles", "finding_targets",
     "finding_probabilities",
 )  # fmt: skip
 """Fields with an entry for every row."""
 DECIDED_BY = "decided_by"
 """The column that says which rule made the predictions, e.g. argmax or kappa=3."""
+DECIDED = "Decided by"
+"""How every note begins that says which rule made the predictions."""
 DISAGREES = "disagrees"
 """The column of what coarser levels' own outputs say where they contradict the call; empty where all agree."""
 FINDINGS = "findings"
@@ -89,7 +90,7 @@ class Predictions:
     exposure: Exposure | None = None
 
     def __post_init__(self) -> None:
-        lengths = [len(column) for column in (*self._columns.values(), *self.tags.values())]
+        lengths = [len(column) for column in (*self.columns.values(), *self.tags.values())]
         if any(length != len(self.slide_ids) for length in lengths) or not len(self.slide_ids):
             raise PredictionsError(
                 f"{self.name}: every column must be as long as the slide ids and not empty, found "
@@ -100,9 +101,9 @@ class Predictions:
         return len(self.slide_ids)
 
     @property
-    def _columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, Any]:
         """What is known of every row, but for the tags."""
-        return {name: column for name in _COLUMNS if (column := getattr(self, name)) is not None}
+        return {name: column for name in ROW_FIELDS if (column := getattr(self, name)) is not None}
 
     @cached_property
     def patient(self) -> Ints:
@@ -196,7 +197,7 @@ class Predictions:
         """Rows by number, in the given order."""
         columns: dict[str, Any] = {
             key: column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows]
-            for key, column in self._columns.items()
+            for key, column in self.columns.items()
         }
         tags = {tag: [cells[row] for row in rows] for tag, cells in self.tags.items()}
         return replace(self, name=name or self.name, tags=tags, **columns)
@@ -231,10 +232,19 @@ class Predictions:
         )  # fmt: skip
         return replace(self, notes=tuple(dict.fromkeys((*self.notes, *notes))))
 
+    def tag(self, name: str) -> Sequence[str]:
+        """The cells of a further column of the table, e.g. `site`."""
+        if name not in self.tags:
+            raise ParameterError(
+                f"{self.name} has no column {name!r} for subsets; it has {listing(self.tags) or 'none'}."
+                f"{nearest(name, self.tags)}"
+            )
+        return self.tags[name]
+
     def tagged(self, tag: str, value: str) -> Predictions:
         """The rows whose column `tag` holds `value`."""
-        cells = self.tags[tag]
-        rows = np.fromiter((cell == value for cell in cells), bool, len(self))
+        cells = self.tag(tag)
+        rows = np.array([cell == value for cell in cells])
         if not rows.any():
             raise PredictionsError(
                 f"{self.name}: no row has {tag} = {value!r}. Values there: {listing(sorted(set(cells)))}."
@@ -255,70 +265,6 @@ def numbered(patient_ids: Sequence[str]) -> Ints:
     # Not sorted: `monitor` looks at patients in the order in which they came.
     numbers = {patient: number for number, patient in enumerate(dict.fromkeys(patient_ids))}
     return np.fromiter((numbers[patient] for patient in patient_ids), np.int64, len(patient_ids))
-
-
-def join_predictions(name: str, samples: Sequence[Predictions]) -> Predictions:
-    """Predictions one after the other as one; what not all of them know is not known. The rest is as in the first."""
-    columns: dict[str, Any] = dict.fromkeys(_COLUMNS)
-    for key in set.intersection(*(set(sample._columns) for sample in samples)):
-        known = [sample._columns[key] for sample in samples]
-        columns[key] = np.concatenate(known) if isinstance(known[0], np.ndarray) else list(chain(*known))
-    seen = [sample.exposure for sample in samples if sample.exposure is not None]
-    return replace(
-        samples[0],
-        name=name,
-        tags={tag: [cell for sample in samples for cell in sample.tags[tag]] for tag in samples[0].tags},
-        exposure_known=all(sample.exposure_known for sample in samples),
-        exposure=reduce(operator.or_, seen) if len(seen) == len(samples) else None,
-        weights=all_weights(samples),
-        **columns,
-    )
-
-
-def all_weights(samples: Sequence[Predictions]) -> tuple[str, ...]:
-    """The weights that all of these were predicted by; empty where some do not say."""
-    return (
-        tuple(dict.fromkeys(chain(*(sample.weights for sample in samples)))) if all(p.weights for p in samples) else ()
-    )
-
-
-def join_seeds(name: str, seeds: Mapping[str, Predictions]) -> Predictions:
-    """Several seeds of one method as one sample: every slide once per seed, patients and folds as they are."""
-    seeded = [
-        replace(one, tags={**one.tags, "seed": [seed] * len(one)}, patient_ids=one.patients)
-        for seed, one in seeds.items()
-    ]
-    shared = set.intersection(*(set(one.tags) for one in seeded))
-    joined = join_predictions(name, [replace(one, tags={tag: one.tags[tag] for tag in shared}) for one in seeded])
-    return replace(joined, seed_weights={seed: one.weights for seed, one in seeds.items()})
-
-
-def join_files(name: str, files: Sequence[Predictions]) -> Predictions:
-    """The files of a method's networks as one sample: files that share slides are seeds, the others folds of a seed.
-
-    >>> two = ClassHierarchy.flat(["low", "high"])
-    >>> def file(*slides): return Predictions("m", two, slides, np.zeros(2, int), np.zeros(2, int))
-    >>> joined = join_files("m", [file("1", "2"), file("3", "4"), file("1", "2"), file("3", "4")])
-    >>> joined.num_seeds, joined.network.tolist()
-    (2, [0, 0, 1, 1, 2, 2, 3, 3])
-    """
-    if len(files) == 1:
-        return files[0]
-    seeds: list[list[Predictions]] = []
-    for file in files:
-        slides = set(file.slide_ids)
-        others = (seed for seed in seeds if all(slides.isdisjoint(fold.slide_ids) for fold in seed))
-        if (seed := next(others, None)) is None:
-            seeds.append(seed := [])
-        seed.append(file)
-    joined = {}
-    for number, folds in enumerate(seeds):
-        labelled = [
-            one if len(folds) == 1 else replace(one, tags={**one.tags, "fold": [str(place)] * len(one)})
-            for place, one in enumerate(folds)
-        ]
-        joined[str(number)] = join_predictions(name, labelled)
-    return join_seeds(name, joined) if len(joined) > 1 else joined["0"]
 
 
 def require_probabilities(probabilities: Array, slide_ids: Sequence[str], where: str) -> None:

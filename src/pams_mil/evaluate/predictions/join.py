@@ -1,0 +1,88 @@
+"""Predictions of several networks as one sample: folds of a seed, seeds of a method."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from pams_mil.errors import PredictionsError, listing
+from pams_mil.evaluate.predictions.predictions import ROW_FIELDS, Predictions
+
+
+def join_predictions(name: str, samples: Sequence[Predictions]) -> Predictions:
+    """Predictions one after the other as one; what not all of them know is not known. The rest is as in the first."""
+    columns: dict[str, Any] = dict.fromkeys(ROW_FIELDS)
+    for key in set.intersection(*(set(sample.columns) for sample in samples)):
+        known = [sample.columns[key] for sample in samples]
+        columns[key] = np.concatenate(known) if isinstance(known[0], np.ndarray) else list(chain(*known))
+    seen = [sample.exposure for sample in samples if sample.exposure is not None]
+    return replace(
+        samples[0],
+        name=name,
+        tags={
+            tag: list(chain(*(sample.tags[tag] for sample in samples)))
+            for tag in samples[0].tags
+            if all(tag in sample.tags for sample in samples)
+        },
+        exposure_known=all(sample.exposure_known for sample in samples),
+        exposure=reduce(operator.or_, seen) if len(seen) == len(samples) else None,
+        weights=all_weights(samples),
+        **columns,
+    )
+
+
+def all_weights(samples: Sequence[Predictions]) -> tuple[str, ...]:
+    """The weights that all of these were predicted by; empty where some do not say."""
+    return (
+        tuple(dict.fromkeys(chain(*(sample.weights for sample in samples)))) if all(p.weights for p in samples) else ()
+    )
+
+
+def join_seeds(name: str, seeds: Mapping[str, Predictions]) -> Predictions:
+    """Several seeds of one method as one sample: every slide once per seed, patients and folds as they are."""
+    several = [one.name for one in seeds.values() if one.num_seeds > 1]
+    if several:
+        raise PredictionsError(
+            f"{name}: {listing(several)} has several seeds in its column 'seed' and shares slides with other files. "
+            "Give one file with all seeds, or one file per seed."
+        )
+    seeded = [
+        replace(one, tags={**one.tags, "seed": [seed] * len(one)}, patient_ids=one.patients)
+        for seed, one in seeds.items()
+    ]
+    seed_weights = {seed: one.weights for seed, one in seeds.items()}
+    return replace(join_predictions(name, seeded), seed_weights=seed_weights)
+
+
+def join_files(name: str, files: Sequence[Predictions]) -> Predictions:
+    """The files of a method's networks as one sample: files that share slides are seeds, the others folds of a seed.
+
+    >>> two = ClassHierarchy.flat(["low", "high"])
+    >>> def file(*slides): return Predictions("m", two, slides, np.zeros(2, int), np.zeros(2, int))
+    >>> joined = join_files("m", [file("1", "2"), file("3", "4"), file("1", "2"), file("3", "4")])
+    >>> joined.num_seeds, joined.network.tolist()
+    (2, [0, 0, 1, 1, 2, 2, 3, 3])
+    """
+    if len(files) == 1:
+        return files[0]
+    seeds: list[list[Predictions]] = []
+    for file in files:
+        slides = set(file.slide_ids)
+        others = (seed for seed in seeds if all(slides.isdisjoint(fold.slide_ids) for fold in seed))
+        if (seed := next(others, None)) is None:
+            seeds.append(seed := [])
+        seed.append(file)
+    joined = {}
+    for number, folds in enumerate(seeds):
+        labelled = [
+            one if len(folds) == 1 else replace(one, tags={**one.tags, "fold": [str(place)] * len(one)})
+            for place, one in enumerate(folds)
+        ]
+        joined[str(number)] = join_predictions(name, labelled)
+    return join_seeds(name, joined) if len(joined) > 1 else joined["0"]
