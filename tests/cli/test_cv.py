@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from pams_mil.cli.main import app
 from pams_mil.data import Bag
 from pams_mil.data.bags.store import FeatureFolder
-from pams_mil.data.manifest.manifest import SlideRecord
+from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.data.tables import read_table
 from pams_mil.engine import predict
 from pams_mil.engine.grid import engines as local_processes
@@ -163,7 +163,7 @@ def test_the_folds_of_a_table_are_used_and_a_slide_tested_twice_is_averaged(
     table["p_53"] = ["7"] * len(table["slide_id"])  # a column that is no probability
     text = "\n".join(",".join(row) for row in [list(table), *zip(*table.values(), strict=True)])
     (tmp_path / "labels.csv").write_text(text)
-    split = folds_of_table(tmp_path / "labels.csv")
+    split = folds_of_table(Manifest.read(tmp_path / "labels.csv"))
     assert split is not None
     assert [fold[0] for fold in split.folds] == ["test"] * FOLDS
     words = [str(word) for word in command(cohort, tmp_path / "cv")]
@@ -215,7 +215,7 @@ def test_several_seeds_are_averaged_within_a_fold_and_predict_together(cohort: P
 def test_numbered_folds_of_a_table_are_its_folds(tmp_path):
     rows = [f"s{number},p{number},N,{number % 3 + 1},{'test' if number < 3 else ''}" for number in range(6)]
     (tmp_path / "labels.csv").write_text("\n".join(["slide_id,patient_id,label,fold,split", *rows]) + "\n")
-    split = folds_of_table(tmp_path / "labels.csv")
+    split = folds_of_table(Manifest.read(tmp_path / "labels.csv"))
     assert split.folds == (
         ("test", "val", "train") * 2, ("train", "test", "val") * 2, ("val", "train", "test") * 2,
     )  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 
 from pams_mil.data.manifest.manifest import Manifest, SlideRecord
 from pams_mil.data.splits import Split
+from pams_mil.engine.grid.folds import Folds
 from pams_mil.engine.tuning import nested
 from pams_mil.engine.tuning.choice import RecipeScore, score_recipes
 from pams_mil.engine.tuning.nested import FoldChoice, choices_by_fold, scores_without
@@ -60,9 +61,8 @@ class Cohort:
         return [RungRecord(NAMES, 2, [0], scored), RungRecord(NAMES[:8], 5, [0]), RungRecord(NAMES[:5], 5, [0])]
 
     def choices(self, rungs: list[RungRecord] | None = None, *, excluded: int | None = 0) -> list[FoldChoice]:
-        return choices_by_fold(
-            rungs or self.rungs(), self.validate, self.manifest, self.split(excluded=excluded), SIMPLER
-        )
+        folds = Folds(self.manifest, self.split(excluded=excluded), TWO)
+        return choices_by_fold(rungs or self.rungs(), self.validate, folds, SIMPLER)
 
     def tested(self, models: list[list[str]]) -> float:
         """The urgency AUC of the mean of some recipes on the test part of each fold, averaged."""

@@ -75,7 +75,7 @@ def cv(
     folded = fold_cohort(manifest, hierarchy, folds, val_share, seed, reading.options())
     for note in folded.notes:
         print_note(note)
-    name, data = f"{len(folded.split.folds)} folds", {"manifest": manifest, "features": features}
+    name, data = f"{len(folded)} folds", {"manifest": manifest, "features": features}
     if several:
         recipe = load_committee(committee, most=members)
         shared = {"data": data, "classes": classes, "training": dict(recipe.training), "seed": seed}

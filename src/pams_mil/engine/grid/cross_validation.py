@@ -16,11 +16,10 @@ from pams_mil import atomic
 from pams_mil.data import tables
 from pams_mil.data.exposure import COLUMN, Roles, parse_roles
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
-from pams_mil.data.splits import write_split
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig, short_name
-from pams_mil.engine.grid.folds import Folds, digest_of_folds, in_folds
+from pams_mil.engine.grid.folds import Folds
 from pams_mil.engine.grid.grid import Engine, GridRun, Progress, run_cells
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions, finding_targets, table_identity
 from pams_mil.engine.run.cv_folder import CrossValidationFolder, run_name
@@ -116,7 +115,7 @@ def _train(
     members: Iterable[str] = (),
 ) -> CrossValidation:
     """Train the folds of every part, with its settings and seeds: the folder itself, or what lies inside of it."""
-    every, numbers = list[Cell](), range(len(folds.split.folds))
+    every, numbers = list[Cell](), range(len(folds))
     asked: dict[CrossValidationFolder, dict[str, Any]] = {}
     for place, (config, seeds) in parts.items():
         own = cells(config, folds.cohort, folder.manifest_file, numbers, seeds)
@@ -145,7 +144,7 @@ def _open(folder: CrossValidationFolder, asked: dict[str, Any], folds: Folds) ->
         folder.start(asked)
     if folder.manifest_file.exists():
         return ()
-    return write_split(folder.path, folds.cohort, folds.hierarchy, folds.split, is_folds=True).lines
+    return folds.write(folder.path)
 
 
 def cells(
@@ -256,13 +255,12 @@ def score_folds(folder: CrossValidationFolder, pooled: Predictions) -> list[dict
 
 def _asked(config: RunConfig, folds: Folds, seeds: Sequence[int]) -> dict[str, Any]:
     """What defines a cross-validation, as it goes into `cv.json`."""
-    cohort, split = folds.cohort, folds.split
     return {
-        "folds": list(range(len(split.folds))),
+        "folds": list(range(len(folds))),
         **({"seeds": list(seeds)} if len(seeds) > 1 else {}),
-        "slides": len(in_folds(cohort, split)),
-        "slides_and_folds": digest_of_folds(cohort, split),
-        "classes": " ".join(order.digest for order in folds.hierarchy.orders),
+        "slides": len(folds.inside),
+        "slides_and_folds": folds.digest,
+        "classes": folds.classes,
         "settings": {
             key: value for key, value in config.to_json().items() if key not in ("compute", "classes", "data")
         },

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from pams_mil.data import tables
 from pams_mil.data.examine import examine_manifest, examine_patients, refuse_errors
-from pams_mil.data.manifest.foreign_tables import numbers_of, parts_of, splits_of
+from pams_mil.data.manifest.foreign_tables import numbers_of, parts_of, split_name, splits_of
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
-from pams_mil.data.splits import Split, split_folds, with_subset
+from pams_mil.data.splits import Split, split_folds, with_subset, write_split
 from pams_mil.digests import text_digest
 from pams_mil.errors import RunError
 from pams_mil.hierarchy import ClassHierarchy
@@ -39,6 +39,31 @@ class Folds:
     hierarchy: ClassHierarchy
     held_out: int = 0
     notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.split.folds)
+
+    @cached_property
+    def inside(self) -> Manifest:
+        """The slides that some fold trains, validates or tests with."""
+        names = zip(*self.split.folds, strict=True)
+        kept = (record for record, own in zip(self.cohort, names, strict=True) if set(own) != {CALIB})
+        return replace(self.cohort, records=tuple(kept))
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits of the slides with patients and labels, and of their folds."""
+        rows = [[r.slide_id, r.patient_id, r.case_id, r.label] for r in self.cohort]
+        return text_digest(json.dumps([rows, self.split.folds]))
+
+    @property
+    def classes(self) -> str:
+        """The digests of the class hierarchy's orders."""
+        return " ".join(order.digest for order in self.hierarchy.orders)
+
+    def write(self, folder: Path) -> tuple[str, ...]:
+        """Write the files of the folds; returns what is worth saying about them."""
+        return write_split(folder, self.cohort, self.hierarchy, self.split, is_folds=True).lines
 
 
 def fold_cohort(
@@ -77,7 +102,7 @@ def fold_cohort(
     blank = whole.with_splits([""] * len(whole))
     cohort = replace(blank, records=tuple(compress(blank, inside)))
     refuse_errors(examine_manifest(cohort, hierarchy), cohort.where)
-    own = folds_of_table(path, **reading) if folds is None else None
+    own = folds_of_table(whole) if folds is None else None
     if own is not None:
         notes.append(f"The table's own {len(own.folds)} folds are used; --folds would make new ones.")
         # Folds of the table name the split of every slide; those held out are left out here, too.
@@ -92,33 +117,18 @@ def fold_cohort(
     return Folds(everyone, replace(split, folds=filled), hierarchy, tested, tuple(notes))
 
 
-def in_folds(cohort: Manifest, split: Split) -> Manifest:
-    """The slides that some fold trains, validates or tests with."""
-    names = zip(*split.folds, strict=True)
-    kept = (record for record, own in zip(cohort, names, strict=True) if set(own) != {CALIB})
-    return replace(cohort, records=tuple(kept))
-
-
-def folds_of_table(path: Path | str, **reading: Any) -> Split | None:
+def folds_of_table(table: Manifest) -> Split | None:
     """The folds that a table has: columns `fold_0`, `fold_1`, ... of splits, or numbered parts; None: it has none.
 
     Each numbered part is tested by one fold, whatever the table's column split says.
     """
-    head = next(iter(tables.read_chunks(path, rows=1)))
-    whole = Manifest.read(path, **reading)
-    parts = parts_of({name: [record.extra.get(name, "") for record in whole] for name in head}, str(path))
+    columns = {name: [record.extra[name] for record in table] for record in table.records[:1] for name in record.extra}
+    parts = parts_of(columns, table.where)
     if parts is not None:
-        return Split(tuple(splits_of(parts, number, str(path)) for number in numbers_of(parts)))
-    numbers = sorted(int(match[1]) for name in head if (match := FOLD_COLUMN.fullmatch(name)))
-    if not numbers:
+        return Split(tuple(splits_of(parts, number, table.where) for number in numbers_of(parts)))
+    folds = {int(match[1]): cells for name, cells in columns.items() if (match := FOLD_COLUMN.fullmatch(name))}
+    if not folds:
         return None
-    if numbers != list(range(len(numbers))):
-        raise RunError(f"{path} has the folds {numbers}; expected 0 to {len(numbers) - 1} without gaps.")
-    read = [Manifest.read(path, fold=number, **reading) for number in numbers]
-    return Split(tuple(tuple(record.split for record in fold) for fold in read))
-
-
-def digest_of_folds(cohort: Manifest, split: Split) -> str:
-    """32 hex digits of the slides with patients and labels, and of their folds."""
-    rows = [[r.slide_id, r.patient_id, r.case_id, r.label] for r in cohort]
-    return text_digest(json.dumps([rows, split.folds]))
+    if sorted(folds) != list(range(len(folds))):
+        raise RunError(f"{table.where} has the folds {sorted(folds)}; expected 0 to {len(folds) - 1} without gaps.")
+    return Split(tuple(tuple(map(split_name, folds[number])) for number in range(len(folds))))

@@ -23,8 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from pams_mil.data.manifest.manifest import Manifest
-from pams_mil.data.splits import Split
+from pams_mil.engine.grid.folds import Folds
 from pams_mil.engine.tuning.choice import EquallyUrgentError, RecipeScore, best, choose, score_recipes, survivors
 from pams_mil.engine.tuning.recipes import REFERENCE
 from pams_mil.engine.tuning.tuning_folder import RungRecord
@@ -43,24 +42,16 @@ class FoldChoice:
 
 
 def choices_by_fold(
-    rungs: Sequence[RungRecord],
-    validate: Validate,
-    cohort: Manifest,
-    split: Split,
-    simplicity: Mapping[str, Any],
+    rungs: Sequence[RungRecord], validate: Validate, folds: Folds, simplicity: Mapping[str, Any]
 ) -> list[FoldChoice]:
     """The whole choice for each fold without the patients that it tests.
 
-    Args:
-        rungs: The rungs that have scores; only who was in the first one and their sizes count.
-        validate: What recipes said about the validation slides of the first folds; trains what is missing.
-        cohort: The slides of the folds.
-        split: Their folds.
-        simplicity: The order of simplicity.
+    Of `rungs`, which all have scores, only the sizes and who was in the first one count. `validate` gives what recipes
+    said about the validation slides of the first folds, and trains what is missing.
     """
     tested = [
-        {record.patient_id for record, subset in zip(cohort, parts, strict=True) if subset == "test"}
-        for parts in split.folds
+        {record.patient_id for record, subset in zip(folds.cohort, parts, strict=True) if subset == "test"}
+        for parts in folds.split.folds
     ]
     scored = {score.name for score in rungs[0].scores}
     # In the order of the space: that of the scores has seen all labels.

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from pams_mil.data.exposure import Exposure
-from pams_mil.data.splits import write_split
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.grid.cross_validation import cells, cross_validate, pool, pooled
-from pams_mil.engine.grid.folds import Folds, digest_of_folds, in_folds
+from pams_mil.engine.grid.folds import Folds
 from pams_mil.engine.grid.grid import DONE, Engine, Progress, run_cells
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.tuning.choice import (
@@ -64,11 +63,6 @@ class TuningTask:
     folds: Folds
     seeds: tuple[int, ...] = (0, 1, 2)
 
-    @property
-    def num_folds(self) -> int:
-        """How many folds there are."""
-        return len(self.folds.split.folds)
-
     @cached_property
     def configs(self) -> dict[str, RunConfig]:
         """The settings of every recipe with all options written out, so that a wrong one is refused before any run."""
@@ -85,12 +79,12 @@ class TuningTask:
         return {
             "reference": REFERENCE,
             "space": self.space.name,
-            "folds": self.num_folds,
+            "folds": len(self.folds),
             "seeds": list(self.seeds),
-            "slides": len(inside := in_folds(self.folds.cohort, self.folds.split)),
-            "patients": len(inside.patients),
-            "slides_and_folds": digest_of_folds(self.folds.cohort, self.folds.split),
-            "classes": " ".join(order.digest for order in self.folds.hierarchy.orders),
+            "slides": len(self.folds.inside),
+            "patients": len(self.folds.inside.patients),
+            "slides_and_folds": self.folds.digest,
+            "classes": self.folds.classes,
             "recipes": {
                 name: {key: value for key, value in config.resolved().to_json().items() if key not in ignored}
                 for name, config in self.configs.items()
@@ -131,11 +125,7 @@ class Tuning:
         self.folder.open(self.task.asked())
         self.timed = TimedEngine(self._engine, 60 * self.minutes, self.folder.time, self.folder.save)
         if not self.folder.manifest_file.exists():
-            task = self.task
-            written = write_split(
-                self.folder.path, task.folds.cohort, task.folds.hierarchy, task.folds.split, is_folds=True
-            )
-            for line in written.lines:
+            for line in self.task.folds.write(self.folder.path):
                 self._say(line)
         return self._choose(self._climb())
 
@@ -151,7 +141,7 @@ class Tuning:
         exposure = self._exposure()
         for name in names:
             folder = self.folder.recipe(name)
-            for _, run in self._runs(name, range(task.num_folds), rung.seeds):
+            for _, run in self._runs(name, range(len(task.folds)), rung.seeds):
                 RunFolder(run).expose(exposure)
             # Else `cross_validate` would refuse it as another cross-validation.
             folder.file.unlink(missing_ok=True)  # a larger budget may have added seeds; tune.json says which count
@@ -179,8 +169,8 @@ class Tuning:
         task, folder = self.task, self.folder.mean
         same = {key: self.folder.asked[key] for key in ("slides", "slides_and_folds", "classes")}
         members = {self.folder.recipe(name).path.name: self.folder.asked["recipes"][name] for name in names}
-        folder.start({**same, "folds": list(range(task.num_folds)), "of_recipes": True, "members": members})
-        write_split(folder.path, task.folds.cohort, task.folds.hierarchy, task.folds.split, is_folds=True)
+        folder.start({**same, "folds": list(range(len(task.folds))), "of_recipes": True, "members": members})
+        task.folds.write(folder.path)
         pool(folder, task.folds.hierarchy)
 
     def _test_by_fold(self, rung: RungRecord) -> None:
@@ -227,7 +217,7 @@ class Tuning:
 
     def _climb(self) -> str:
         """Run all rungs that the budget affords; returns why it ended early, if it did."""
-        all_rungs = len(stages(self.task.num_folds, len(self.task.seeds)))
+        all_rungs = len(stages(len(self.task.folds), len(self.task.seeds)))
         for number in range(all_rungs):
             if number == len(self.folder.rungs) and not self._begin(number):
                 return f"The budget of {self.minutes:g} minutes does not reach for rung {number + 1}"
@@ -242,7 +232,7 @@ class Tuning:
         """Take more recipes into the first rung where runs were faster than planned, unless the next one began."""
         names, done = self._entering(0), len(rung.recipes)
         runs = self.timed.affordable(MARGIN) + done * rung.folds
-        fits = plan(len(names), self.task.num_folds, len(self.task.seeds), runs)
+        fits = plan(len(names), len(self.task.folds), len(self.task.seeds), runs)
         if len(self.folder.rungs) > 1 or not fits or fits[0].recipes <= done:
             return False
         self._say(f"Runs are faster than planned: {counted(fits[0].recipes - done, 'recipe')} more in rung 1.")
@@ -255,24 +245,24 @@ class Tuning:
         if number == 0:
             self._pilot()
         names, runs = self._entering(number), self.timed.affordable(MARGIN)
-        planned = plan(len(names), self.task.num_folds, len(self.task.seeds), runs, climbed=number)
+        planned = plan(len(names), len(self.task.folds), len(self.task.seeds), runs, climbed=number)
         seconds = self.timed.spent.seconds_per_run
         if not planned and number == 0:
-            fewest = fewest_runs(self.task.num_folds)
+            fewest = fewest_runs(len(self.task.folds))
             raise RunError(
                 f"A budget of {self.minutes:g} minutes is too short: a run takes {seconds:.1f} s here, and the least "
-                f"is {fewest} runs (the reference and one other recipe on {self.task.num_folds} folds). Give at least "
+                f"is {fewest} runs (the reference and one other recipe on {len(self.task.folds)} folds). Give at least "
                 f"--budget {math.ceil((self.timed.spent.seconds + fewest * seconds / (1 - MARGIN)) / 60)}; what was "
                 "measured is kept."
             )
         if not planned:
             return False
         steps = ", then ".join(
-            f"{counted(rung.recipes, 'recipe')} on {rung.folds} of {self.task.num_folds} folds x "
+            f"{counted(rung.recipes, 'recipe')} on {rung.folds} of {len(self.task.folds)} folds x "
             f"{counted(rung.seeds, 'seed')}"
             for rung in planned
         )
-        done = stages(self.task.num_folds, 1)[number - 1][0] if number else 0
+        done = stages(len(self.task.folds), 1)[number - 1][0] if number else 0
         needed, first = runs_of(planned, done), planned[0]
         self._say(
             f"Plan from rung {number + 1}: {steps}; at most {counted(needed, 'run')} at {seconds:.1f} s, about "
@@ -355,9 +345,7 @@ class Tuning:
         leading, chosen = rung.scores[0], choose(rung.scores, self.task.simplicity)
         near = [score.name for score in rung.scores if score.is_near_best]
         scored = self.folder.rungs[: number + 1]
-        by_fold = choices_by_fold(
-            scored, self._validate, self.task.folds.cohort, self.task.folds.split, self.task.simplicity
-        )
+        by_fold = choices_by_fold(scored, self._validate, self.task.folds, self.task.simplicity)
         self.folder.choice = {
             "recipe": chosen.name,
             "in_words": in_words(self.task.configs[chosen.name]),
