@@ -57,7 +57,7 @@ def test_a_resample_is_the_file_with_those_patients(model: Predictions, seed: in
     units, unit = units_of(model)
     weights = units.draws(seed, 3)
     assert (weights.sum(1) == model.num_patients).all()
-    found = Networks(model, drawn=Drawn(unit, len(units), weights)).drawn([METRICS[key] for key in KEYS])
+    found = Networks(model, drawn=Drawn(unit, units, weights)).drawn([METRICS[key] for key in KEYS])
     for draw in range(3):
         repeated = model.take(np.repeat(np.arange(len(model)), weights[draw][unit].astype(int)))
         for key, value in values(repeated).items():
@@ -228,10 +228,9 @@ def test_the_matched_point_is_the_mean_of_both_and_the_same_from_either_side():
     assert back.missed.difference == pytest.approx(-there.missed.difference)
     assert back.missed.interval == pytest.approx([-x for x in there.missed.interval[::-1]])
     pair = MethodPair.of(one, two, resamples=0, swaps=10)
-    _, stated = with_matched(pair, METRICS.values(), false_alarms=0.05)
-    curve = operating_curve(one.target, one.probabilities, TREE)
-    assert stated.missed.reference == pytest.approx(float(curve.missed_at(0.05)))
-    assert np.isnan(stated.missed.interval).all()
+    _, found = with_matched(pair, METRICS.values())
+    assert found.missed.reference == pytest.approx(there.missed.reference)
+    assert np.isnan(found.missed.interval).all()
 
 
 def test_another_operating_point_of_the_same_model_is_no_difference():
@@ -371,16 +370,16 @@ def test_only_one_class_is_undefined_and_said_as_such():
     area = comparison.levels["class"]["urgency_auc"]
     assert np.isnan(area.difference)
     assert area.p_value is None
-    assert np.isnan(score(one, resamples=20)[-1].points.scores["urgency_auc"].value)
+    assert np.isnan(score(one, resamples=20)[-1].values["urgency_auc"])
 
 
 def test_points_of_one_model():
     one, _ = two_models(rows=200, patients=60)
-    found = score(one, resamples=200)[-1].points
-    area = found.scores["urgency_auc"]
+    scores = score(one, resamples=200)[-1]
+    found, area = scores.points, scores.scores["urgency_auc"]
     assert area.value == pytest.approx(urgency_auc(one.target, one.probabilities, TREE))
     assert area.interval[0] < area.value < area.interval[1]
-    decided = [found.scores[key].value for key in ("missed_rate", "false_alarm_rate")]
+    decided = [scores.scores[key].value for key in ("missed_rate", "false_alarm_rate")]
     assert decided == pytest.approx(found.argmax, abs=0.02)  # ties: the file takes the milder class
     curve = operating_curve(one.target, one.probabilities, TREE)
     assert (found.band.low <= found.band.high).all()

@@ -67,7 +67,7 @@ def test_a_candidate_is_compared_with_the_same_models_under_every_order():
 
 def test_safer_under_every_order_or_under_which_not():
     one, better = models()
-    orders = Orders.of([TREE, SWAPPED])
+    orders = Orders(TREE.with_orders(SWAPPED))
     result = audit(ordered([one, better], SWAPPED), resamples=60).orders
     assert result is not None
     (comparison,) = result.comparisons

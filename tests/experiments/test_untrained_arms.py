@@ -90,4 +90,4 @@ def test_tables_say_what_is_missed_at_one_stated_rate():
     lines = [line for line in csv_rows(bench) if line[3] == "missed_at_10"]
     assert len(lines) == 4 * TREE.num_levels
     scores = bench.to_json()["rows"][0]["levels"]["class"]
-    assert scores["urgency_auc"]["value"] == rows["CE"].points.scores["urgency_auc"].value
+    assert scores["urgency_auc"]["value"] == rows["CE"].score("urgency_auc").value

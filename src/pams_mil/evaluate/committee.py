@@ -111,16 +111,11 @@ def audit_committee(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> CommitteeAudit:
-    """Score every member alone and the committee without it.
+    """Score every member alone and the committee, the mean of them, without it.
 
-    Args:
-        committee: The mean of the members.
-        members: Name -> out-of-fold predictions, of the same slides.
-        recipes: Name -> the member in words.
-        reference: Whose own false-alarm rate decides at which of FALSE_ALARMS misses are stated; None: the committee's.
-        comparisons: The committee against its references.
-        seed: Of the resamples.
-        resamples: Draws of patients for intervals; 0: none.
+    `members` are out-of-fold predictions of the same slides, `recipes` the members in words. The false-alarm rate of
+    the `reference` (None: the committee) decides at which of FALSE_ALARMS misses are stated; `comparisons` are those of
+    the committee with its references.
     """
     stated = committee if reference is None else reference
     rate = stated_rate(float(stated.hierarchy.outranks()[stated.predicted, stated.target].mean()))

@@ -209,10 +209,8 @@ def compare(
     )
 
 
-def with_matched(
-    pair: MethodPair, metrics: Iterable[Metric], *, false_alarms: float | None = None
-) -> tuple[dict[str, Contrast], Matched]:
-    """Every metric, and the two at equal false alarms (those given, or the mean of their own) and at equal misses."""
+def with_matched(pair: MethodPair, metrics: Iterable[Metric]) -> tuple[dict[str, Contrast], Matched]:
+    """Every metric, and the two at equal false alarms, the mean of their own, and at equal misses."""
     rates = [METRICS[key] for key in ("false_alarm_rate", "missed_rate")]
     seen, drawn = ([side.read(rates) for side in pair.sides], [side.drawn(rates) for side in pair.sides])
 
@@ -221,10 +219,8 @@ def with_matched(
         means = [0.5 * sum(side[key].mean(axis=0) for side in sides) for sides in (seen, drawn) if sides[0]]
         return means[0], means[-1]
 
-    stated = None if false_alarms is None else np.array([false_alarms])
-    alarms, misses = own("false_alarm_rate") if stated is None else (stated, stated), own("missed_rate")
-    every = list(metrics)
-    results = pair.contrasts([*every, missed_there(alarms), false_alarms_there(misses)])
+    alarms, misses = own("false_alarm_rate"), own("missed_rate")
+    results = pair.contrasts([*metrics, missed_there(alarms), false_alarms_there(misses)])
     missed, raised = results.pop("missed"), results.pop("false_alarms")
     return results, Matched(
         at_false_alarms=float(alarms[0][0]),

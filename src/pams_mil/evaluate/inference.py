@@ -80,10 +80,10 @@ def contrasts(
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """Patients of a method as units: the unit of every row, how many there are, and how often each is drawn [B, U]."""
+    """Patients of a method as units: the unit of every row, all units, and how often each is drawn [B, U]."""
 
     unit: Ints
-    units: int
+    units: Units
     weights: Weights | None = None
     """None: nothing is resampled."""
 
@@ -91,7 +91,7 @@ class Drawn:
 def draw(predictions: Predictions, seed: int, resamples: int) -> Drawn:
     """Draw patients with replacement, within folds."""
     units, unit = units_of(predictions, seed=seed)
-    return Drawn(unit, len(units), units.draws(seed, resamples) if resamples else None)
+    return Drawn(unit, units, units.draws(seed, resamples) if resamples else None)
 
 
 class Networks:
@@ -114,11 +114,6 @@ class Networks:
         small = [rows for seed in self.networks for rows in seed if len(np.unique(rank[rows])) < 2]
         self.too_small = tuple(predictions.network_name(int(rows[0])) for rows in small)
         """Networks whose slides are all equally urgent: they have no curve and are left out of its mean."""
-
-    @property
-    def single(self) -> bool:
-        """Whether there is one seed."""
-        return len(self.seeds) == 1
 
     def pieces(self, seed: int, within_network: bool) -> list[tuple[Ints, Slides]]:
         """The slides that are scored together, of one seed."""
@@ -175,7 +170,7 @@ class Networks:
         samples, values = self.drawn([*metrics, *also]), self.read(metrics)
         scores = {
             metric.key: contrast_of(
-                metric, values[metric.key][:, 0], drawn=samples.pop(metric.key, None), units=self.resampled.units
+                metric, values[metric.key][:, 0], drawn=samples.pop(metric.key, None), units=len(self.resampled.units)
             )
             for metric in metrics
         }
@@ -202,12 +197,11 @@ class MethodPair:
         patients = dict(zip(reference.slide_ids, reference.patient.tolist(), strict=True))
         same = list(reference.slide_ids) == list(candidate.slide_ids)
         other = reference.patient if same else np.array([patients[slide] for slide in candidate.slide_ids])
-        units, unit = units_of(reference, seed=seed)
-        drawn = Drawn(unit, len(units), units.draws(seed, resamples) if resamples else None)
+        drawn = draw(reference, seed, resamples)
         first = Networks(reference, level, penalty, drawn)
-        second = Networks(candidate, level, penalty, replace(drawn, unit=units.of_patient[other]))
-        swappable = first.single and second.single and _same_folds(reference, candidate)
-        coins = units.coins(seed, swaps) if swappable and swaps else None
+        second = Networks(candidate, level, penalty, replace(drawn, unit=drawn.units.of_patient[other]))
+        swappable = len(first.seeds) == len(second.seeds) == 1 and _same_folds(reference, candidate)
+        coins = drawn.units.coins(seed, swaps) if swappable and swaps else None
         return cls(first, second, coins, common_networks(candidate, reference))
 
     @property
@@ -229,7 +223,7 @@ class MethodPair:
                 drawn=drawn.get(metric.key),
                 drawn_reference=drawn_reference.get(metric.key),
                 swapped=swapped.get(metric.key),
-                units=self.reference.resampled.units,
+                units=len(self.reference.resampled.units),
                 common=self.common,
             )
             for metric in metrics

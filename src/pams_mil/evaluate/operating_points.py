@@ -11,7 +11,7 @@ from pams_mil.arrays import Array, Ints
 from pams_mil.atomic import plain
 from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.inference import Networks
-from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS
+from pams_mil.metrics.metric import KAPPAS
 from pams_mil.metrics.operating import (
     NetBenefit,
     OperatingCurve,
@@ -51,16 +51,10 @@ class OperatingPoints:
     curve: OperatingCurve
     band: Band | None
     argmax: tuple[float, float]
-    scores: dict[str, Contrast]
     normalized_cost: Array
     net_benefit: list[NetBenefit]
     calibration: list[BoundaryCalibration]
     worklist: float
-
-    @property
-    def missed_at(self) -> dict[float, Contrast]:
-        """Misses at FALSE_ALARMS."""
-        return {share: self.scores[f"missed_at_{100 * share:.0f}"] for share in FALSE_ALARMS}
 
     def to_json(self) -> dict[str, Any]:
         """What `pams audit --json` adds to the scores of a level."""
@@ -88,7 +82,6 @@ def operating_points(networks: Networks, scores: dict[str, Contrast], band: Band
         curve=curve_of(networks),
         band=band,
         argmax=rates_of(slides.path.ranks[slides.path.calls(1.0)], ranks[target]),
-        scores=scores,
         normalized_cost=normalized_cost(costs, shares, KAPPAS),
         net_benefit=net_benefit(target, p, hierarchy, KAPPAS, level),
         calibration=boundary_calibration(target, p, hierarchy, level),

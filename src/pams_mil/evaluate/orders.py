@@ -36,7 +36,7 @@ from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.inference import estimate
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.evaluate.verdict import safer_model, verdict
-from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
+from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import METRICS, mean_of
 from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.metrics.slides import Slides
@@ -65,7 +65,8 @@ class DisputedRate:
 class Orders:
     """Hierarchies of the same classes in other orders; class indices are those of the first.
 
-    >>> orders = Orders.of({"A": ["N", "FEA", "ADH"], "B": ["N", "ADH", "FEA"]})
+    >>> a, b = ClassHierarchy.flat(["N", "FEA", "ADH"], name="A"), ClassHierarchy.flat(["N", "ADH", "FEA"], name="B")
+    >>> orders = Orders(a.with_orders(b))
     >>> [(pair.first, pair.second, dict(pair.more_urgent)) for pair in orders.disputed_pairs]
     [('FEA', 'ADH', {'A': 'ADH', 'B': 'FEA'})]
     """
@@ -76,13 +77,6 @@ class Orders:
     def __post_init__(self) -> None:
         if not self.first.other_orders:
             raise HierarchyError("Expected at least two orders of the same classes, found one.")
-
-    @classmethod
-    def of(cls, orders: Mapping[str, Any] | Sequence[ClassHierarchy]) -> Orders:
-        """Orders by name, each as nested lists or a hierarchy; or hierarchies, which bring names of their own."""
-        if isinstance(orders, Mapping):
-            orders = [replace(as_hierarchy(one), name=name) for name, one in orders.items()]
-        return cls(orders[0].with_orders(*orders[1:]))
 
     @cached_property
     def hierarchies(self) -> tuple[ClassHierarchy, ...]:
@@ -95,9 +89,6 @@ class Orders:
         own = [order.name for order in self.hierarchies]
         numbered = (f"{name} ({number})" for number, name in enumerate(own, 1))
         return tuple(own if len(set(own)) == len(own) else numbered)
-
-    def __len__(self) -> int:
-        return len(self.hierarchies)
 
     @cached_property
     def places(self) -> tuple[Ints, ...]:

@@ -185,16 +185,9 @@ def audit_readers(
 ) -> ReaderAudit:
     """Score readers against the true classes or against each other.
 
-    Args:
-        calls: Class indices by reader, [n] each; -1 where a reader did not read.
-        hierarchy: Order and ties of the classes.
-        slides: The slide of each row.
-        patients: The patient of each row; None: every slide is its own.
-        target: True class of each slide; None: the mode of the other readers.
-        reference: What `target` is, in words.
-        model: Probabilities of these slides, by one or several networks; its own targets are not looked at.
-        resamples: Resamples of patients for intervals; 0: none.
-        seed: Of the resampling.
+    `calls` are class indices by reader, [n] each, -1 where a reader did not read. `target` is the true class of each
+    slide (None: the mode of the other readers), `reference` is what it is, in words. `model` has probabilities of these
+    slides, by one or several networks; its own targets are not looked at.
     """
     names, table, ranks = list(calls), np.stack(list(calls.values())), hierarchy.ranks()
     if len(names) < 2:

@@ -185,11 +185,10 @@ def severe_errors(predictions: Predictions, *, penalty: float = PENALTY) -> list
     # lexsort goes by its last key first: gravity, then the more urgent truth, then the order of the file
     for row in rows[np.lexsort((rows, -predictions.target[rows], -gravity))].tolist():
         t, r = int(predictions.target[row]), int(predictions.predicted[row])
-        slide = predictions.slide_ids[row]
         errors.append(
             SevereError(
-                slide_id=slide,
-                patient_id=slide if predictions.patient_ids is None else predictions.patient_ids[row],
+                slide_id=predictions.slide_ids[row],
+                patient_id=predictions.patients[row],
                 true=names[t],
                 predicted=names[r],
                 gravity=float(W[t, r]),

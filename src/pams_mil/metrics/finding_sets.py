@@ -33,9 +33,7 @@ from pams_mil.severity import PENALTY, metric_weight, with_nothing
 def finding_reach(probabilities: npt.ArrayLike, hierarchy: ClassHierarchy) -> Array:
     """r_ik, the smallest κ at which each finding is called for its own probability, [n, K]; inf where only κ = ∞ does.
 
-    Args:
-        probabilities: [n, K], one per finding, each from 0 to 1; a row need not sum to 1.
-        hierarchy: Classes with `findings: several`, and their weights.
+    Probabilities [n, K] are each from 0 to 1; a row need not sum to 1.
 
     >>> tree = ClassHierarchy.flat(["N", "UDH", "DCIS"], findings="several", nothing="N", weights={"DCIS": 3})
     >>> finding_reach([[0.5, 0.25]], tree).tolist()
@@ -139,7 +137,7 @@ def _padded(members: npt.NDArray[np.intp], size: int, nothing: int) -> npt.NDArr
 
 
 class FindingSums(Statistic):
-    """Of every finding at κ the four cells true x called, and the sums behind the scores of whole sets."""
+    """Of every finding at κ the four cells true x called, and the sums behind scores of whole sets, [B, 4 K + 4]."""
 
     def __init__(self, slides: Slides, bins: int | None = None, *, kappa: float = 1.0) -> None:
         true, p, hierarchy = slides.finding_targets, slides.finding_probabilities, slides.hierarchy
@@ -156,10 +154,6 @@ class FindingSums(Statistic):
             4 * count + 4,
             np.concatenate([np.ones(cell.size), recall, some, set_ascc(true, called, hierarchy), np.ones(n)]),
         )
-
-    def view(self, sums: Array) -> Array:
-        """The sums as they are, [B, 4 K + 4]."""
-        return sums
 
 
 def finding_metrics(hierarchy: ClassHierarchy, kappa: float = 1.0) -> dict[str, Metric]:

@@ -26,16 +26,16 @@ from pams_mil.severity import PENALTY
 
 
 class SeverityMetric(Metric):
-    """A label metric of one hierarchy level, named by its key in `metrics.metric`."""
+    """A label metric of one hierarchy level, named by its `key` in `metrics.metric`."""
 
     key: ClassVar[str]
     is_differentiable = False
     full_state_update = False
     confusion: Tensor
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, *, key: str, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.higher_is_better = METRICS[cls.key].higher_is_better
+        cls.key, cls.higher_is_better = key, METRICS[key].higher_is_better
 
     def __init__(self, hierarchy: ClassHierarchy, level: int = -1, *, penalty: float = PENALTY, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -75,49 +75,33 @@ class SeverityMetric(Metric):
         return torch.as_tensor(value, dtype=torch.get_default_dtype(), device=self.confusion.device)
 
 
-class AsymmetricClassificationConfidence(SeverityMetric):
+class AsymmetricClassificationConfidence(SeverityMetric, key="ascc"):
     """AsCC: share of correct samples plus partial credit that is smaller for missed urgency."""
 
-    key = "ascc"
 
-
-class AsymmetricMisclassificationConfidence(SeverityMetric):
+class AsymmetricMisclassificationConfidence(SeverityMetric, key="asmc"):
     """AsMC: how mild the mistakes are; +inf when there are none."""
 
-    key = "asmc"
 
-
-class ClassificationConfidence(SeverityMetric):
+class ClassificationConfidence(SeverityMetric, key="ecc"):
     """ECC: AsCC without the penalty for missed urgency."""
 
-    key = "ecc"
 
-
-class MisclassificationConfidence(SeverityMetric):
+class MisclassificationConfidence(SeverityMetric, key="emc"):
     """EMC: AsMC without the penalty for missed urgency."""
 
-    key = "emc"
 
-
-class ExpectedRisk(SeverityMetric):
+class ExpectedRisk(SeverityMetric, key="risk"):
     """E(Risk): mean gravity of a mistake; 0 when there are none."""
 
-    key = "risk"
 
-
-class SevereErrors(SeverityMetric):
+class SevereErrors(SeverityMetric, key="severe_errors"):
     """How many samples were called less urgent than they are."""
 
-    key = "severe_errors"
 
-
-class MissedRate(SeverityMetric):
+class MissedRate(SeverityMetric, key="missed_rate"):
     """Share of samples that were called less urgent than they are."""
 
-    key = "missed_rate"
 
-
-class FalseAlarmRate(SeverityMetric):
+class FalseAlarmRate(SeverityMetric, key="false_alarm_rate"):
     """Share of samples that were called more urgent than they are."""
-
-    key = "false_alarm_rate"

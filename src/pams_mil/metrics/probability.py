@@ -248,13 +248,8 @@ def require_urgency_order(
 ) -> None:
     """Refuse columns, or numbers as labels, that may be sorted by name instead of by urgency; see above.
 
-    Args:
-        true: Class indices [n].
-        p: Probabilities [n, C] in the order of the hierarchy, as far as it is known.
-        hierarchy: Order of the classes.
-        level: The level of both.
-        order: Where each class stood among the columns; None: they had no names.
-        named: Whether the labels were names.
+    `p` [n, C] is in the order of the hierarchy as far as it is known; `order` says where each class stood among the
+    columns (None: they had no names), `named` whether the labels were names.
     """
     names = hierarchy.names(level)
     if (named and order is not None) or p.ndim != 2 or p.shape[1] != len(names) or len(p) != len(true):

@@ -6,7 +6,6 @@ cells of the confusion matrix, events along the operating curve, scores in order
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -87,7 +86,7 @@ class Slides:
         return DecisionPath(path.reach, self.hierarchy.ranks(self.level)[lifted])
 
 
-class Statistic(ABC):
+class Statistic:
     """Sums over slides, and what they mean."""
 
     sums: Sums
@@ -99,9 +98,9 @@ class Statistic(ABC):
         """
         return self
 
-    @abstractmethod
     def view(self, sums: Array) -> Any:
-        """The weighted sums [B, F] as the values that metrics are computed from."""
+        """The weighted sums [B, F], or the values that metrics are computed from."""
+        return sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,15 +209,9 @@ class CurveView:
     loss: Array
 
     @cached_property
-    def shares(self) -> Array:
-        """Shares of the ranks, least urgent first, [B, R]."""
-        of_rank = np.unique(self.ranks)[:, None] == self.ranks
-        shares: Array = self.classes @ of_rank.T.astype(np.float64)
-        return shares
-
-    @cached_property
     def _constant(self) -> tuple[Array, Array]:
-        return constant_hull(self.shares)
+        of_rank = np.unique(self.ranks)[:, None] == self.ranks
+        return constant_hull(self.classes @ of_rank.T.astype(np.float64))
 
     def auc(self, most: float | None = None) -> Array:
         """Urgency AUC, up to `most` false alarms."""

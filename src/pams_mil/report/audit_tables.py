@@ -23,7 +23,7 @@ from pams_mil.evaluate.readers import ReaderAudit
 from pams_mil.evaluate.scores import FindingScores, LevelScores
 from pams_mil.evaluate.subgroups import SubgroupAudit
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, METRICS, MISSES, PARTIAL, own_metrics
+from pams_mil.metrics.metric import FALSE_ALARMS, KAPPAS, METRICS, MISSES, PARTIAL, missed_key, own_metrics
 from pams_mil.report import charts
 from pams_mil.report.charts import verdict_chart
 from pams_mil.report.page import (
@@ -78,18 +78,18 @@ def metric_columns(keys: Iterable[str], level: int) -> list[Column]:
 
 
 REACHES = (
-    "urgency_auc", "partial_urgency_auc", *(f"missed_at_{100 * share:.0f}" for share in FALSE_ALARMS),
+    "urgency_auc", "partial_urgency_auc", *map(missed_key, FALSE_ALARMS),
     *(f"false_alarms_at_{100 * share:.0f}" for share in MISSES),
 )  # fmt: skip
 
 
 def reach_table(audit: Audit, level: int) -> ReportTable:
     """What each curve reaches."""
-    rows = [(model.name, points) for model in audit.models if (points := model.points[level]) is not None]
+    rows = [(model.name, model.levels[level]) for model in audit.models if model.points[level] is not None]
     return ReportTable.of(rows, [
         Column("model", itemgetter(0)),
         *(Column.of(key, partial(lambda key, row: row[1].scores[key], key)) for key in REACHES),
-        Column("Worklist ↑", lambda row: row[1].worklist,
+        Column("Worklist ↑", lambda row: row[1].points.worklist,
                "share of pairs of slides that are read in the right order when sorted by urgency"),
         Column.of("rps", lambda row: _decimal(row[1].scores["rps"].value, 3)),
         Column.of("nll", lambda row: _decimal(row[1].scores["nll"].value, 2)),

@@ -14,7 +14,7 @@ from pams_mil import atomic
 from pams_mil.evaluate.contrast import Contrast
 from pams_mil.evaluate.scores import LevelScores
 from pams_mil.evaluate.verdict import verdict
-from pams_mil.metrics.metric import METRICS
+from pams_mil.metrics.metric import FALSE_ALARMS, METRICS, missed_key
 from pams_mil.report import charts, svg
 from pams_mil.report.audit_tables import difference_table, order_section
 from pams_mil.report.bench import EXTRA, TABLE, Bench, Row
@@ -276,7 +276,7 @@ def operating_table(bench: Bench, model: str) -> ReportTable:
         Column("difference (95 %), adjusted p", difference,
                "misses minus those of the reference, where both raise the same false alarms"),
         Column("at 5 / 10 / 20 / 30 % ↓", lambda row: None if row.points is None else " / ".join(
-            f"{100 * missed.estimate:.1f}" for missed in row.points.missed_at.values()),
+            f"{100 * row.score(missed_key(share)).estimate:.1f}" for share in FALSE_ALARMS),
                "misses at these shares of false alarms"),
         Column("As decided: missed / false alarms", lambda row: _pair(row.levels[-1]),
                "shares of the slides, with the calls in the files"),

@@ -17,7 +17,7 @@ import numpy as np
 from pams_mil.class_checks import SEPARATOR, names_by_rank
 from pams_mil.errors import ParameterError
 from pams_mil.evaluate.certify.apply import apply_certificate
-from pams_mil.evaluate.certify.certificate import NOT_A_GUARANTEE, BoundaryLimit, Certificate
+from pams_mil.evaluate.certify.certificate import NOT_A_GUARANTEE, BoundaryLimit, Certificate, percent
 from pams_mil.evaluate.certify.make import calibration_digest, rates, views_by_order
 from pams_mil.evaluate.certify.miss_losses import SlideReach, boundaries
 from pams_mil.evaluate.predictions.predictions import Predictions
@@ -32,18 +32,14 @@ MOST_ANSWERS = 12
 
 
 def certificate_page(certificate: Certificate, predictions: Predictions, *, command: str = "") -> str:
-    """The certificate as one HTML page.
+    """The certificate as one HTML page, with the calibration patients it was made from.
 
-    Args:
-        certificate: The certificate.
-        predictions: The calibration patients it was made from.
-        command: The command line that made it; with `--kappa` it counts the patients as the page does.
+    `command` is the command line that made it; with `--kappa` it counts the patients as the page does.
     """
     views, kappa = _views(certificate, predictions), certificate.kappa
     by_order, answers = len(views) > 1, Counter[str]()
     if by_order:
-        patients = predictions.slide_ids if predictions.patient_ids is None else predictions.patient_ids
-        calls = apply_certificate(certificate, np.asarray(predictions.probabilities), patients)
+        calls = apply_certificate(certificate, np.asarray(predictions.probabilities), predictions.patients)
         answers.update(calls.columns()["certified"])
     # A line of Python decides by one order only.
     links = Links(command, "") if by_order else Links(command)
@@ -102,15 +98,6 @@ def bounds_sentence(needed: Mapping[str, float], kappa: float) -> str:
         return f"Meets the bounds{' of every order' if several else ''}."
     under = f" under {', '.join(short)}" if several else ""
     return f"Does not meet the bounds{under}: they need κ = {max(needed.values()):.4g}."
-
-
-def percent(share: float | None) -> str:
-    """A share for people.
-
-    >>> percent(0.1234), percent(0.00321), percent(None), percent(float("nan"))
-    ('12.3 %', '0.321 %', '–', '–')
-    """
-    return "–" if share is None or math.isnan(share) else f"{100 * share:.3g} %"
 
 
 def _cost_table(certificate: Certificate, views: Mapping[str, Predictions]) -> ReportTable:
@@ -179,17 +166,16 @@ def _either(names: list[str]) -> str:
 def _patients(certificate: Certificate, view: Predictions, kappa: float) -> ScreenModel:
     """The calibration patients, or their slides, called at every κ; as decided is at the given one."""
     counted, tree, by_case = SlideReach.of(view).as_unit(certificate.unit), view.hierarchy, certificate.unit == "case"
-    patients = view.patient_ids or view.slide_ids
     names = [_either([*map(tree.display, labels)]) for labels in names_by_rank(tree.names(), tree.ranks())]
     ranks = ClassHierarchy.flat(names, name=tree.name)
     return ScreenModel(
         name=view.name,
         hierarchy=ranks,
-        ids=list(dict.fromkeys(patients)) if by_case else view.slide_ids,
+        ids=list(dict.fromkeys(view.patients)) if by_case else view.slide_ids,
         target=counted.rank,
         decided=counted.called(kappa),
         path=DecisionPath(counted.reach, ranks.ranks()),
-        patients=None if by_case else patients,
+        patients=None if by_case else view.patients,
         # Slides of one patient share its weight, as in the bound.
         weight=1.0 if by_case else counted.weight,
         decided_by=f"certified, κ = {'∞' if math.isinf(kappa) else f'{kappa:.4g}'}",

@@ -151,8 +151,8 @@ class Certificate:
         lines = "".join(f"<p>{line}</p>" for line in (*doubts, *map(html.escape, self.sentences)))
         heads = ("", "at most", "κ needed", "calibration patients", "missed among them", "smallest α possible")
         rows = [heads] + [
-            (html.escape(b.who), _percent(b.alpha), f"{b.kappa:.4g}", f"{b.n}", _percent(b.observed),
-             _percent(b.smallest_alpha)) for b in self.bounds
+            (html.escape(b.who), percent(b.alpha), f"{b.kappa:.4g}", f"{b.n}", percent(b.observed),
+             percent(b.smallest_alpha)) for b in self.bounds
         ]  # fmt: skip
         cells = ("".join(f"<td>{cell}</td>" for cell in row) for row in rows)
         return f"{lines}<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
@@ -302,8 +302,13 @@ def _stored_bound(content: Mapping[str, Any]) -> Bound:
     return from_fields(Bound, {**content, "kappa": float(content["kappa"]), "spread": spread})
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+def percent(share: float | None) -> str:
+    """A share for people.
+
+    >>> percent(0.1234), percent(0.00321), percent(None), percent(float("nan"))
+    ('12.3 %', '0.321 %', '–', '–')
+    """
+    return "–" if share is None or math.isnan(share) else f"{100 * share:.3g} %"
 
 
 def _as_strict(mine: Bound, other: Bound) -> bool:

@@ -267,7 +267,7 @@ def calibration_digest(predictions: Predictions) -> str:
 
 def _slides(predictions: Predictions) -> Iterator[tuple[str, str]]:
     """Every slide and its patient; a slide of no known patient is its own."""
-    return zip(predictions.slide_ids, predictions.patient_ids or predictions.slide_ids, strict=True)
+    return zip(predictions.slide_ids, predictions.patients, strict=True)
 
 
 def require_patients(predictions: Predictions, *, patients_are_slides: bool) -> None:

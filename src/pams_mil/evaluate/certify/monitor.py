@@ -201,7 +201,7 @@ def monitor(
     require_one_model(predictions)
     if not 0 < level < 1:
         raise ParameterError(f"level must be a probability above 0 and below 1, found {level!r}.")
-    known = certificate.exposure.roles(predictions.slide_ids, predictions.patient_ids or predictions.slide_ids)
+    known = certificate.exposure.roles(predictions.slide_ids, predictions.patients)
     stated = predictions.roles or [frozenset()] * len(predictions)
     roles = [one | two for one, two in zip(known, stated, strict=True)]
     exposed = replace(predictions, roles=roles, exposure_known=True)

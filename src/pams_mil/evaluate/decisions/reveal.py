@@ -321,7 +321,6 @@ def reveal_reviews(
     if model.num_seeds > 1:
         raise PredictionsError(f"{predictions} has {model.num_seeds} seeds; give the predictions that the readers saw.")
     row_of = {slide: row for row, slide in enumerate(model.slide_ids)}
-    patient_of = model.patient_ids or model.slide_ids
     read: list[tuple[int, int, bool, float, int]] = []
     for path in reviews:
         table = read_table(path)
@@ -346,7 +345,7 @@ def reveal_reviews(
         raise PredictionsError(f"{listing([str(path) for path in reviews])} hold no verdict with a class.")
     rows, verdicts, blind, kappas, calls = map(list, zip(*read, strict=True))
     return reveal(
-        model.probabilities[rows], verdicts, hierarchy, patients=[patient_of[row] for row in rows], blind=blind,
+        model.probabilities[rows], verdicts, hierarchy, patients=[model.patients[row] for row in rows], blind=blind,
         kappa=kappas, calls=calls,
     )  # fmt: skip
 

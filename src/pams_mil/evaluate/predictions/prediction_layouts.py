@@ -100,9 +100,10 @@ def read_predictions(
 
 def recognize(header: Sequence[str], hierarchy: ClassHierarchy, source: Source, where: str) -> Layout:
     """The layout of a file by its columns, with what the user said about them."""
+    ours = tuple(f"p_{label}" for label in hierarchy.names() if f"p_{label}" in header)
     # From the most particular to the most general: reviews, for one, may have all that ours have.
     if source.true or source.predicted:
-        layout = _generic(header, hierarchy, source)
+        layout = _generic(header, hierarchy, source, ours)
     elif set(header) >= reviews.COLUMNS:
         layout = Layout(reviews.LAYOUT, "slide_id", *reviews.compared(header))
     elif {"slide_id", "Y", "Y_hat"} <= set(header):
@@ -110,11 +111,9 @@ def recognize(header: Sequence[str], hierarchy: ClassHierarchy, source: Source, 
     elif "PATIENT" in header and ("pred" in header or any(f"pred_{column}" in header for column in header)):
         layout = _stamp(header, hierarchy, where)
     elif (source.slide or "slide_id") in header and ("target" in header or not source.labels_needed):
-        scores = tuple(f"p_{label}" for label in hierarchy.names() if f"p_{label}" in header)
         predicted = "prediction" if "prediction" in header else None
         true = "target" if "target" in header else ""
-        slide = source.slide or "slide_id"
-        layout = Layout("PAMS", slide, true, predicted, scores=scores, classes=hierarchy.names())
+        layout = Layout("PAMS", "slide_id", true, predicted, scores=ours, classes=hierarchy.names())
     else:
         raise PredictionsError(
             f"{where} has none of the known layouts. Columns: {listing(header, most=12)}. Expected 'slide_id, target, "
@@ -137,14 +136,13 @@ def recognize(header: Sequence[str], hierarchy: ClassHierarchy, source: Source, 
     return layout
 
 
-def _generic(header: Sequence[str], hierarchy: ClassHierarchy, source: Source) -> Layout:
-    scores = tuple(f"p_{label}" for label in hierarchy.names() if f"p_{label}" in header)
+def _generic(header: Sequence[str], hierarchy: ClassHierarchy, source: Source, scores: tuple[str, ...]) -> Layout:
     if not source.true or not (source.predicted or source.scores or len(scores) >= len(hierarchy.finding_classes)):
         raise PredictionsError(
             "--true and --pred go together: the columns of the true and the predicted class. Instead of --pred, "
             "columns of probabilities may be named with --proba."
         )
-    slide = source.slide or next((column for column in ("slide_id", "id", "slide") if column in header), "")
+    slide = next((column for column in ("slide_id", "id", "slide") if column in header), "")
     return Layout("named columns", slide, source.true, source.predicted, scores=scores, classes=hierarchy.names())
 
 

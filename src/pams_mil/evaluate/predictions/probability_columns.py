@@ -30,21 +30,13 @@ def probability_columns(
     index_order: Sequence[str] = (),
     where: str = "the table",
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The columns, and the class of each.
+    """The columns, and the class of each; `predicted` is the prediction's column, `index_order` names numbered classes.
 
     >>> classes = ClassHierarchy.flat(["Benign", "Malignant"])
     >>> probability_columns("prob ({class})", ["id", "prob (Malignant)", "prob (Benign)"], classes)
     (('prob (Benign)', 'prob (Malignant)'), ('Benign', 'Malignant'))
     >>> probability_columns("low,high", ["id", "low", "high"], classes)
     (('low', 'high'), ('Benign', 'Malignant'))
-
-    Args:
-        pattern: As in the module's description.
-        header: All columns of the table.
-        hierarchy: The classes.
-        predicted: The prediction's column, for `{pred}`.
-        index_order: Classes in the order of the numbers, for `{index}`.
-        where: The table's name, for messages.
     """
     if PREDICTION in pattern:
         if predicted is None:
