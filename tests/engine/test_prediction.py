@@ -106,8 +106,8 @@ def test_slides_of_two_patients_are_never_one_bag(tmp_path):
     table = tmp_path / "slides.csv"
     table.write_text("slide_id,patient_id,case_id\ns1,p1,1\ns2,p1,1\ns3,p2,2\n")
     hierarchy = ClassHierarchy.flat(["a", "b"])
-    found = read_for_prediction(table, hierarchy, merge_cases=True)
-    assert [(source.name, len(source.records)) for source in found.sources] == [("1", 2), ("2", 1)]
+    _, sources, _ = read_for_prediction(table, hierarchy, merge_cases=True)
+    assert [(source.name, len(source.records)) for source in sources] == [("1", 2), ("2", 1)]
     table.write_text("slide_id,patient_id,case_id\ns1,p1,1\ns2,p1,1\ns3,p2,1\n")
     with pytest.raises(ManifestError, match=r"Case '1' has slides with different patient_id \['p1', 'p2'\]"):
         read_for_prediction(table, hierarchy, merge_cases=True)

@@ -119,8 +119,8 @@ def predict(
             options=EncoderOptions(device),
         )  # fmt: skip
     kinds = [*(["calibrated"] if calibrated else []), *([] if decide == "argmax" else [str(rule)])]
-    place = Destination.of(out, home, manifest, split, kinds)
-    place.prepare(tuple(identity_of(run, calibrated=calibrated) for run in loaded), manifest, split)
+    weights = tuple(identity_of(run, calibrated=calibrated) for run in loaded)
+    place = Destination.prepared(out, home, manifest, split, kinds, weights)
     unwritten: dict[str, str] = {}
     writers = [attention_writer(place.side)] if attention else []
     if tiles or into_stores:

@@ -14,9 +14,11 @@ Patients are kept as digests: a result can be handed on without their names.
 from __future__ import annotations
 
 import json
+import operator
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -92,6 +94,13 @@ class Exposure:
     def __or__(self, other: Exposure) -> Exposure:
         keys = {**self.seen, **other.seen}
         return Exposure({key: self.seen.get(key, _NO_ROLES) | other.seen.get(key, _NO_ROLES) for key in keys})
+
+    @classmethod
+    def of_all(cls, exposures: Iterable[Exposure | None]) -> Exposure | None:
+        """What any of several models has seen; None when that is not known of all of them."""
+        every = list(exposures)
+        known = [exposure for exposure in every if exposure is not None]
+        return reduce(operator.or_, known) if len(known) == len(every) else None
 
     def without(self, *roles: Role) -> Exposure:
         """The exposure with some roles left out."""

@@ -187,7 +187,7 @@ def _manifest(asked: Asked) -> Manifest | None:
     from pams_mil.engine.prediction.prediction_table import read_for_prediction  # noqa: PLC0415  it knows tables without labels
 
     hierarchy = ClassHierarchy.flat(["less", "more"])  # labels are not looked at
-    return read_for_prediction(asked.manifest, hierarchy, labels=False).manifest
+    return read_for_prediction(asked.manifest, hierarchy, labels=False)[0]
 
 
 def _table(path: Path, hierarchy: ClassHierarchy, asked: Asked, report: Progress) -> Predictions:

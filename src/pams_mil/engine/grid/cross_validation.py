@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import numpy as np
 
 from pams_mil import atomic
 from pams_mil.data import tables
-from pams_mil.data.exposure import COLUMN, Roles, parse_roles
+from pams_mil.data.exposure import COLUMN, Exposure, Roles, parse_roles
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
@@ -210,7 +208,6 @@ def pooled(tested_by: Iterable[tuple[int, Path]], manifest_file: Path, hierarchy
     findings = [np.mean([[float(row[mark]) for mark in marks] for row in of], axis=0) for of in rows if marks]
     ours = {*RESERVED, FINDINGS, *marks, "fold", *(f"p_{name}" for name in hierarchy.names())}
     roles = [[parse_roles(row.get(COLUMN, "")) for row in of] for of in rows]
-    seen = [exposure for _, run in runs if (exposure := run.exposure()) is not None]
     notes, labels = [sidecar(file) for file in files], [row.get("target", "") for row in first]
     tags = {tag: [row[tag] for row in first] for tag in first[0] if not (tag in ours or FOLD_COLUMN.fullmatch(tag))}
     known = not any(None in of for of in roles)
@@ -231,7 +228,7 @@ def pooled(tested_by: Iterable[tuple[int, Path]], manifest_file: Path, hierarchy
         # The mean has seen what any of the models has seen.
         roles=[_NO_ROLES.union(*filter(None, of)) for of in roles] if known else None,
         exposure_known=known,
-        exposure=reduce(operator.or_, seen) if len(seen) == len(runs) else None,
+        exposure=Exposure.of_all(run.exposure() for _, run in runs),
         finding_targets=finding_targets(labels, hierarchy),
         finding_probabilities=np.array(findings) if findings else None,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,8 @@ from pams_mil import atomic
 from pams_mil.data import tables
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.manifest.manifest import PARTS
-from pams_mil.engine.config.run_config import RunConfig
-from pams_mil.engine.prediction.predict import LoadedRun, identity_of, load_runs, predict, predict_own
-from pams_mil.engine.prediction.prediction_table import split_of
-from pams_mil.engine.prediction.scored_runs import out_of_fold, refuse_other_classes
+from pams_mil.engine.prediction.predict import LoadedRun, identity_of, load_runs
+from pams_mil.engine.prediction.scored_runs import out_of_fold, predict_to_score, refuse_other_classes
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.run.cv_folder import CrossValidationFolder, model_names
 from pams_mil.engine.training.run_cohort import read_manifest
@@ -27,46 +25,25 @@ from pams_mil.hierarchy import ClassHierarchy
 CERTIFICATE = "certificate"
 
 
-def predict_calibration(
-    runs: Sequence[LoadedRun],
-    calibration: str | None = None,
-    *,
-    features: Path | None = None,
-    device: str = "auto",
-    calibrated: bool = False,
-    patients_are_slides: bool = False,
-    progress: Callable[[float], None] | None = None,
-) -> SlidePredictions:
+def predict_calibration(runs: Sequence[LoadedRun], calibration: str | None = None, **options: Any) -> SlidePredictions:
     """Predict the calibration patients of runs, which are averaged.
 
-    Args:
-        runs: The runs.
-        calibration: A split of the first run's table, or another table, of which the split `calib` is taken where it
-            has one; None: `calib` where the run's table has one, else `val` where no run chose its epoch by it.
-        features: Feature files of another table.
-        device: "auto", "cpu", ...
-        calibrated: Use calibrated probabilities; the patients that fitted them cannot certify them too.
-        patients_are_slides: Each slide of a table without patients is a patient.
-        progress: Called with the share done.
+    `calibration` is a split of the first run's table, or another table, of which the split `calib` is taken where it
+    has one; None: `calib` where the run's table has one, else `val` where no run chose its epoch by it. `options` are
+    those of `predict_to_score`; patients that fitted the probability calibration cannot certify it too.
     """
-    configs = [run.folder.config() for run in runs if run.folder.exists()]
-    options: dict[str, Any] = {"device": device, "calibrated": calibrated, "progress": progress}
-    if calibration is None or calibration in PARTS:
-        if not runs[0].folder.exists():
+    if calibration is not None and calibration not in PARTS:
+        if not Path(calibration).is_file():
             raise CertificateError(
-                f"{runs[0].path} is not a run folder, so it has no table of its own; name one with --calibration "
-                "TABLE.csv."
+                f"--calibration must be a split ({listing(PARTS)}) or a table of slides, found {calibration!r}."
+                f"{nearest(calibration, PARTS)}"
             )
-        split = calibration or _default_split(configs[0], configs, runs[0].spec.hierarchy)
-        return predict_own(runs, configs[0].data, split=split, features=features, **options)
-    if Path(calibration).is_file():
-        options |= {"patients_are_slides": patients_are_slides}
-        split_there = split_of(calibration, runs[0].spec.hierarchy, "calib")
-        return predict(runs, calibration, split=split_there, features=features, **options)
-    raise CertificateError(
-        f"--calibration must be a split ({listing(PARTS)}) or a table of slides, found {calibration!r}."
-        f"{nearest(calibration, PARTS)}"
-    )
+        return predict_to_score(runs, table=Path(calibration), default="calib", **options)
+    if not runs[0].folder.exists():
+        raise CertificateError(
+            f"{runs[0].path} is not a run folder, so it has no table of its own; name one with --calibration TABLE.csv."
+        )
+    return predict_to_score(runs, split=calibration or _default_split(runs), **options)
 
 
 def out_of_fold_set(path: Path) -> Predictions | None:
@@ -218,14 +195,15 @@ def _bounds_in_short(certificate: Certificate) -> str:
     return FileNames()["-".join([*parts, *([f"{orders}orders"] if orders > 1 else [])])]
 
 
-def _default_split(config: RunConfig, configs: Sequence[RunConfig], hierarchy: ClassHierarchy) -> str:
-    present = {record.split for record in read_manifest(config.data, hierarchy)}
-    if "calib" in present:
+def _default_split(runs: Sequence[LoadedRun]) -> str:
+    configs = [run.folder.config() for run in runs if run.folder.exists()]
+    data = configs[0].data
+    if any(record.split == "calib" for record in read_manifest(data, runs[0].spec.hierarchy)):
         return "calib"
     chosen = sorted({one.training.select for one in configs} - {"last"})
     if chosen:
         raise CertificateError(
-            f"{config.data.manifest} has no split 'calib', and the split 'val' chose the epoch (training.select is "
+            f"{data.manifest} has no split 'calib', and the split 'val' chose the epoch (training.select is "
             f"{listing(chosen)}), so no patients are left to calibrate. Make one with 'pams split --calib-share 0.2' "
             "and train again, or train with training.select=last; or name patients with --calibration."
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -137,9 +137,7 @@ def identity_of(run: LoadedRun, *, calibrated: bool = False) -> str:
 
 def exposure_of(runs: Sequence[LoadedRun], *, calibrated: bool = False) -> Exposure | None:
     """Which patients any of several runs has seen; None when that is not known of all of them."""
-    exposures = [run.exposure(calibrated=calibrated) for run in runs]
-    known = [exposure for exposure in exposures if exposure is not None]
-    return reduce(operator.or_, known) if len(known) == len(exposures) else None
+    return Exposure.of_all(run.exposure(calibrated=calibrated) for run in runs)
 
 
 def predict(
@@ -179,21 +177,20 @@ def predict(
     exposure = exposure_of(loaded, calibrated=calibrated)
     calibrations = [run.calibration if calibrated else None for run in loaded]
     hierarchy = loaded[0].spec.hierarchy
-    table = read_for_prediction(manifest, hierarchy, split=split, labels=labels, **reading)
-    store = open_store(features, table.manifest)
-    _refuse_other_features(loaded[0], store, table.manifest)
+    table, sources, known = read_for_prediction(manifest, hierarchy, split=split, labels=labels, **reading)
+    store = open_store(features, table)
+    _refuse_other_features(loaded[0], store, table)
     origin = OriginCheck(loaded[0].spec.origin, whose=f"the run {loaded[0].path}")
     bags = BagDataset(
-        table.manifest, hierarchy, store, cache=cache, with_coords=attend is not None, sources=table.sources,
-        origin=origin,
+        table, hierarchy, store, cache=cache, with_coords=attend is not None, sources=sources, origin=origin
     )  # fmt: skip
     # A level has an answer of its own only if every run gives one; else part of the mean would be a sum of the finest.
     own = sorted(set.intersection(*(set(run.learner.own_levels) for run in loaded)))
     answered = _predict_bags([run.learner for run in loaded], calibrations, own, bags, attend, progress)
     # Back into the order of the table: bags that cannot be read come last. By the number alone, answers have no order.
     results = sorted(answered, key=operator.itemgetter(0))
-    failed = [(table.sources[row], str(answer)) for row, answer in results if isinstance(answer, PamsError)]
-    predicted = [table.sources[row] for row, answer in results if not isinstance(answer, PamsError)]
+    failed = [(sources[row], str(answer)) for row, answer in results if isinstance(answer, PamsError)]
+    predicted = [sources[row] for row, answer in results if not isinstance(answer, PamsError)]
     answers = [answer for _, answer in results if not isinstance(answer, PamsError)]
     if not answers:
         raise RunError(f"None of the {len(failed)} slides could be predicted. The first: {failed[0][1]}")
@@ -211,13 +208,13 @@ def predict(
         np.array([source.target for source in predicted], dtype=np.int64),
         decide(finest, hierarchy),
         finest,
-        patients if table.patients_known else None,
+        patients if known else None,
         table_tags(predicted),
         layout="PAMS",
         decided_by=str(DecisionRule()),
         made_by=tuple(run.origin for run in loaded),
         weights=tuple(identity_of(run, calibrated=calibrated) for run in loaded),
-        table={} if table.manifest.source is None else table_identity(table.manifest.source, split),
+        table={} if table.source is None else table_identity(table.source, split),
         roles=roles,
         exposure_known=roles is not None,
         finding_targets=finding_targets([source.label for source in predicted], hierarchy),
@@ -225,7 +222,7 @@ def predict(
         exposure=exposure,
     )
     # Beside a checkpoint that was handed on, a cohort.csv is a table of somebody else's.
-    relabeled = [changed_labels(run.folder.path, table.manifest) for run in loaded if run.folder.exists()]
+    relabeled = [changed_labels(run.folder.path, table) for run in loaded if run.folder.exists()]
     return SlidePredictions(
         sample,
         [source.records[0].split for source in predicted],

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pams_mil.data import tables
 from pams_mil.data.finding_labels import has_class_columns
 from pams_mil.data.manifest.manifest import BagSource, Manifest, bag_sources
-from pams_mil.data.manifest.manifest_reader import ROLES
 from pams_mil.errors import ManifestError, listing
 from pams_mil.hierarchy import ClassHierarchy
-
-
-@dataclass(frozen=True)
-class PredictionManifest:
-    """The slides to predict; targets are -1 where unknown.
-
-    Without `patients_known` the table names no patients, and every slide stands for one.
-    """
-
-    manifest: Manifest
-    sources: tuple[BagSource, ...]
-    patients_known: bool
 
 
 def read_for_prediction(
@@ -37,42 +25,37 @@ def read_for_prediction(
     patients_are_slides: bool = False,
     merge_cases: bool = False,
     **reading: Any,
-) -> PredictionManifest:
-    """A table of slides, read unless it was already; one that names neither labels nor patients will do."""
+) -> tuple[Manifest, tuple[BagSource, ...], bool]:
+    """A table of slides, read unless it was already, its bags, and whether it is known whose slides they are.
+
+    One that names neither labels nor patients will do: targets are then -1, and every slide stands for a patient.
+    """
     known = True
     if isinstance(table, Manifest):
         manifest = table if labels else replace(table, records=tuple(replace(one, label="") for one in table))
     else:
         named, head = dict(columns or {}), list(next(iter(tables.read_chunks(table, rows=1))))
-        there = {*named, *(["patient_id", "label"] if reading.get("clini") is not None else [])}
-        lower = {name.casefold() for name in head}
-        by_table = any(name in lower for role in ("patient_id", "case_id") for name in ROLES[role])
-        known = patients_are_slides or "patient_id" in there or by_table
-        labeled = "label" in {*there, *lower} or has_class_columns(head, hierarchy)
+        there = {*named, *(["label"] if reading.get("clini") is not None else []), *(name.casefold() for name in head)}
         manifest = Manifest.read(
-            table, columns=named, labels=labels and labeled, patients_are_slides=patients_are_slides or not known,
-            classes=hierarchy, **reading,
+            table, columns=named, labels=labels and ("label" in there or has_class_columns(head, hierarchy)),
+            patients_are_slides=True, classes=hierarchy, **reading,
         )  # fmt: skip
+        known = patients_are_slides or not manifest.patients_are_slides
     if split is not None:
         manifest = manifest.select(split)
     if not manifest.records:
         raise ManifestError(f"{manifest.where} has no slides to predict.")
     sources = bag_sources(manifest, hierarchy, merge_cases=merge_cases, labels_needed=False)
-    _refuse_repeated(sources, manifest.where)
-    return PredictionManifest(manifest, sources, known)
+    counts = Counter(source.name for source in sources)
+    if twice := sorted(name for name, count in counts.items() if count > 1):
+        raise ManifestError(f"{manifest.where} has {len(twice)} slides more than once: {listing(twice)}.")
+    return manifest, sources, known
 
 
 def split_of(table: Path | str, hierarchy: ClassHierarchy, split: str) -> str | None:
     """The split, where slides of the table are in it; else None, for all of them."""
-    records = read_for_prediction(table, hierarchy, labels=False).manifest.records
+    records, *_ = read_for_prediction(table, hierarchy, labels=False)
     return split if any(record.split == split for record in records) else None
-
-
-def _refuse_repeated(sources: Sequence[BagSource], path: Path | str) -> None:
-    names = [source.name for source in sources]
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise ManifestError(f"{path} has {len(twice)} slides more than once: {listing(twice)}.")
 
 
 def table_tags(sources: Sequence[BagSource]) -> dict[str, list[str]]:

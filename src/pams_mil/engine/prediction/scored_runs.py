@@ -32,22 +32,19 @@ def predict_to_score(
     table: Path | None = None,
     split: str | None = None,
     features: Path | None = None,
+    default: str = OWN_SPLIT,
     **options: Any,
 ) -> SlidePredictions:
-    """Predict what runs, which are averaged, are to be scored on.
+    """Predict a split of a table, of the first run's own or of another hospital, with runs, which are averaged.
 
-    Args:
-        runs: The runs.
-        table: Another table than the first run's own, e.g. of another hospital.
-        split: Of the table; None: the split test, and all slides of another table that has none.
-        features: Feature files of that table.
-        **options: As in `predict`.
+    Without a split it is the `default` one, and all slides of another table that has none of it. `features` are the
+    feature files of that table, `options` as in `predict`.
     """
     first = runs[0]
     if table is None:
         require_run(first.folder)
-        return predict_own(runs, first.folder.config().data, split=split or OWN_SPLIT, features=features, **options)
-    split = split or split_of(table, first.spec.hierarchy, OWN_SPLIT)
+        return predict_own(runs, first.folder.config().data, split=split or default, features=features, **options)
+    split = split or split_of(table, first.spec.hierarchy, default)
     return predict(runs, table, split=split, features=features, **options)
 
 

@@ -268,32 +268,33 @@ class Destination:
     folder: Path
     name: str
     side: Path
-    in_run: bool
 
     @classmethod
-    def of(cls, out: Path | None, run: RunFolder, table: Path, split: str | None, kinds: Sequence[str]) -> Destination:
-        """A folder that the user names, or a place of its own in the run for this table, split and kind of calls."""
-        next(iter(tables.read_chunks(table, rows=1)))  # refuses what is not a table before its digest is taken
-        if out is not None:
-            return cls(out, "predictions_calibrated" if "calibrated" in kinds else "predictions", out, in_run=False)
-        slot = run.slot(table, split, *kinds)
-        return cls(run.predictions, slot, run.predictions / slot, in_run=True)
+    def prepared(
+        cls, out: Path | None, run: RunFolder, table: Path, split: str | None, kinds: Sequence[str],
+        weights: tuple[str, ...],
+    ) -> Destination:  # fmt: skip
+        """A folder that the user names, or a place of its own in the run for this table, split and kind of calls.
 
-    def prepare(self, weights: tuple[str, ...], table: Path, split: str | None) -> None:
-        """See to it that no files of other weights or slides stay under the new calls.
+        No files of other weights or slides stay under the new calls.
 
         Raises:
             OutputError: the user's folder holds predictions of other weights, or of another table or split.
         """
-        stored = read_json(self.folder / f"{self.name}.json")
-        if not stored:
-            return
-        same_table = stored.get("table") == table_identity(table, split)
-        if stored.get("weights") == list(weights) and (self.in_run or same_table):
-            return
-        if not self.in_run:
+        next(iter(tables.read_chunks(table, rows=1)))  # refuses what is not a table before its digest is taken
+        if out is None:
+            slot = run.slot(table, split, *kinds)
+            place = cls(run.predictions, slot, run.predictions / slot)
+        else:
+            place = cls(out, "predictions_calibrated" if "calibrated" in kinds else "predictions", out)
+        stored = read_json(place.folder / f"{place.name}.json")
+        same_weights = stored.get("weights") == list(weights)
+        if not stored or (same_weights and (out is None or stored.get("table") == table_identity(table, split))):
+            return place
+        if out is not None:
             raise OutputError(
-                f"{self.folder} holds predictions of other weights, or of another table or split; attention and tables "
+                f"{out} holds predictions of other weights, or of another table or split; attention and tables "
                 "of tiles beside them would be taken for those of the new ones. Choose another folder with --out."
             )
-        shutil.rmtree(self.side, ignore_errors=True)
+        shutil.rmtree(place.side, ignore_errors=True)
+        return place

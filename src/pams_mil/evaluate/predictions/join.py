@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from pams_mil.data.exposure import Exposure
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate.predictions.predictions import ROW_FIELDS, Predictions
 
@@ -21,7 +20,6 @@ def join_predictions(name: str, samples: Sequence[Predictions]) -> Predictions:
     for key in set.intersection(*(set(sample.columns) for sample in samples)):
         known = [sample.columns[key] for sample in samples]
         columns[key] = np.concatenate(known) if isinstance(known[0], np.ndarray) else list(chain(*known))
-    seen = [sample.exposure for sample in samples if sample.exposure is not None]
     return replace(
         samples[0],
         name=name,
@@ -31,7 +29,7 @@ def join_predictions(name: str, samples: Sequence[Predictions]) -> Predictions:
             if all(tag in sample.tags for sample in samples)
         },
         exposure_known=all(sample.exposure_known for sample in samples),
-        exposure=reduce(operator.or_, seen) if len(seen) == len(samples) else None,
+        exposure=Exposure.of_all(sample.exposure for sample in samples),
         weights=all_weights(samples),
         **columns,
     )
