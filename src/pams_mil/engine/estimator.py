@@ -30,17 +30,14 @@ from pams_mil.engine.inference_loop import infer
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.spec import RunSpec
-from pams_mil.engine.run.trained_slides import TrainedSlides
-from pams_mil.engine.training.loop import add_gradients
+from pams_mil.engine.training.loop import take_step
 from pams_mil.engine.training.one_process import OneProcess
-from pams_mil.engine.training.optimize import clip_gradients, make_optimizer, set_learning_rate
+from pams_mil.engine.training.optimize import make_optimizer, set_learning_rate
 from pams_mil.engine.training.run_cohort import Cohort
 from pams_mil.engine.training.train import initial_learner, refuse_missing_init, training_bags
-from pams_mil.engine.training.training_bags import rows_of
 from pams_mil.errors import LabelError, PamsError, ParameterError, RunError
 from pams_mil.hierarchy import ClassHierarchy, as_hierarchy
 from pams_mil.metrics.kappa_path import decision_path
-from pams_mil.models.core.batch import in_packs
 
 
 class PamsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -233,7 +230,7 @@ def fit_in_memory(
     config = complete(config, hierarchy)
     refuse_missing_init(config)
     cohort = _cohort(bags, labels, patients, hierarchy)
-    spec = RunSpec.of(config, hierarchy, cohort.slides, cohort.features)
+    spec = cohort.spec(config)
     steps = training_bags(config, cohort, spec.method)
     learner, _ = initial_learner(spec, config)
     optimizer, here = make_optimizer(learner, config.training), OneProcess()
@@ -243,15 +240,12 @@ def fit_in_memory(
         for epoch in range(config.training.epochs):
             set_learning_rate(optimizer, config.training, epoch)
             keys = steps.epoch_keys(epoch)
+            waiting = map(steps.__getitem__, keys)
             for start in range(0, len(keys), config.training.batch):
-                group = [steps[key] for key in keys[start : start + config.training.batch]]
-                for pack in in_packs(group, rows_of, most=len(group) if learner.packs else 1):
-                    terms = add_gradients(here, learner, pack, of=len(group))
+                group = min(config.training.batch, len(keys) - start)
+                for pack, terms in take_step(here, learner, learner, optimizer, config.training, waiting, group):
                     if not all(map(math.isfinite, terms.values())):
                         raise RunError(f"The loss is not finite on bag {pack[0].name!r}, epoch {epoch + 1}; lower lr.")
-                clip_gradients(here, learner, optimizer, config.training)
-                optimizer.step()
-                optimizer.zero_grad()
     return learner.eval(), spec
 
 
@@ -276,4 +270,4 @@ def _cohort(
     manifest = Manifest(tuple(records))
     store = MemoryStore(dict(zip(names, bags, strict=True)))
     train, width = BagDataset(manifest, hierarchy, store), int(bags[0].shape[1])
-    return Cohort(manifest, hierarchy, store, train, train, {"width": width}, TrainedSlides.of(manifest, "train"))
+    return Cohort(manifest, hierarchy, store, train, train, {"width": width})

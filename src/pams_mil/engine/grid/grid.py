@@ -183,12 +183,6 @@ class ExpectedCell:
     spec: RunSpec
     predicted: Mapping[str, Any]
 
-    @classmethod
-    def of(cls, cell: Cell, cohort: Cohort) -> ExpectedCell:
-        """What a cell with these settings would be on this data."""
-        spec = RunSpec.of(complete(cell.config), cohort.hierarchy, cohort.slides, cohort.features)
-        return cls(spec, predicted_summary(cohort.store, cohort.manifest, cell.split))
-
 
 def predicted_summary(store: BagStore, manifest: Manifest, split: str) -> dict[str, Any]:
     """Slides, labels and features of a split, by digest."""
@@ -236,7 +230,9 @@ def expected_cells(wanted: Sequence[Cell]) -> dict[str, ExpectedCell | None]:
         try:
             if place not in read:
                 read[place] = open_cohort(cell.config.data, ClassHierarchy.load(cell.config.classes))
-            expected[cell.key] = ExpectedCell.of(cell, read[place])
+            cohort = read[place]
+            predicted = predicted_summary(cohort.store, cohort.manifest, cell.split)
+            expected[cell.key] = ExpectedCell(cohort.spec(complete(cell.config)), predicted)
         except PamsError:
             expected[cell.key] = None
     return expected

@@ -18,7 +18,7 @@ from pams_mil.engine.prediction.predict import LoadedRun, load, predict_own
 from pams_mil.engine.prediction.run_calibration import CalibratedLevel, RunCalibration
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.run.folder import RunFolder, open_run
-from pams_mil.engine.run.spec import DATA_PARTS, RunSpec, differences, refuse_changes, with_slides
+from pams_mil.engine.run.spec import DATA_PARTS, differences, refuse_changes, with_slides
 from pams_mil.engine.training.run_cohort import Cohort, open_cohort
 from pams_mil.errors import ParameterError, RunError, listing
 from pams_mil.evaluate.decisions.debias import SMALLEST, TrainingBias, msce_posterior
@@ -191,5 +191,5 @@ def _msce(learner: Learner, position: int) -> LevelLoss | None:
 
 def _refuse_another_cohort(loaded: LoadedRun, cohort: Cohort, config: RunConfig) -> None:
     """Validation slides may have become training slides where the table has changed."""
-    now = RunSpec.of(complete(config), cohort.hierarchy, cohort.slides, cohort.features)
-    refuse_changes(differences(with_slides(loaded.spec, loaded.path), now, parts=DATA_PARTS), loaded.path)
+    stored = with_slides(loaded.spec, loaded.path)
+    refuse_changes(differences(stored, cohort.spec(complete(config)), parts=DATA_PARTS), loaded.path)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from pams_mil.data.bags.dataset import BagDataset, BagSample
-from pams_mil.engine.config.run_config import RunConfig
+from pams_mil.engine.config.run_config import RunConfig, TrainingConfig
 from pams_mil.engine.learner import Learner
 from pams_mil.engine.training.observers import Loggers, StopRequest, Watch
 from pams_mil.engine.training.one_process import Processes
@@ -101,25 +101,16 @@ def _train_epoch(
 ) -> None:  # fmt: skip
     training = context.config.training
     learner.train()
-    # Bags that may not share a pass still share an optimizer step: their gradients are added up.
-    most = training.batch if learner.packs else 1
     per_step = training.batch * training.accumulate
     steps_per_epoch = math.ceil(total / per_step)
     saved_at = time.monotonic()
     while progress.step < total:
         # The last step of an epoch may have fewer bags; its gradients are averaged over those that it has.
         group = min(per_step, total - progress.step)
-        waiting = group
-        for pack in in_packs(islice(bags, group), rows_of, most=most):
-            waiting -= len(pack)
-            with explain_out_of_memory(_names(pack), sum(map(rows_of, pack))):
-                values = add_gradients(fabric, module, pack, of=group, last=not waiting)
+        for pack, values in take_step(fabric, learner, module, optimizer, training, bags, group):
             _refuse_non_finite(values, pack, progress)
             progress.add(values, [bag.counts for bag in pack])
             context.watch.stepped(values, len(pack))
-        clip_gradients(fabric, learner, optimizer, training)
-        optimizer.step()
-        optimizer.zero_grad()
         if average is not None:
             average.update(steps_per_epoch=steps_per_epoch)
         # Only here, between two optimizer steps, is the state complete. Several processes hear a signal at different
@@ -134,6 +125,24 @@ def _train_epoch(
                     f"Stopped in epoch {progress.epoch + 1} after {progress.step} bags; all is saved.",
                     context.stop.signal,
                 )
+
+
+def take_step(
+    fabric: Processes, learner: Learner, module: Any, optimizer: Any, training: TrainingConfig,
+    bags: Iterator[BagSample], group: int,
+) -> Iterator[tuple[list[BagSample], dict[str, float]]]:  # fmt: skip
+    """One optimizer step on the next `group` bags; the bags of every pass, and the mean of every term over them."""
+    # Bags that may not share a pass still share an optimizer step: their gradients are added up.
+    most = training.batch if learner.packs else 1
+    waiting = group
+    for pack in in_packs(islice(bags, group), rows_of, most=most):
+        waiting -= len(pack)
+        with explain_out_of_memory(_names(pack), sum(map(rows_of, pack))):
+            values = add_gradients(fabric, module, pack, of=group, last=not waiting)
+        yield pack, values
+    clip_gradients(fabric, learner, optimizer, training)
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def add_gradients(

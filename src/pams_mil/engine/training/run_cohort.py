@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from pams_mil.data.bags.bag import Fingerprint
@@ -14,7 +14,9 @@ from pams_mil.data.bags.store import BagStore, fingerprints, first_origin, open_
 from pams_mil.data.examine import examine_manifest, refuse_errors
 from pams_mil.data.manifest.manifest import PARTS, Manifest, SlideRecord, bag_sources
 from pams_mil.digests import digest, file_signature
+from pams_mil.engine.config.complete_config import CompleteConfig
 from pams_mil.engine.config.run_config import DataConfig
+from pams_mil.engine.run.spec import RunSpec
 from pams_mil.engine.run.trained_slides import TrainedSlides
 from pams_mil.errors import BagError, ManifestError, listing
 from pams_mil.hierarchy import ClassHierarchy
@@ -33,11 +35,22 @@ class Cohort:
     train: BagDataset
     val: BagDataset
     features: dict[str, Any]
-    slides: TrainedSlides
-    held_out: TrainedSlides | None = None
-    """The slides of the other splits, by name and label alone."""
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     """Of the content of every slide in `slides`."""
+
+    @cached_property
+    def slides(self) -> TrainedSlides:
+        """The slides of training and validation."""
+        return TrainedSlides.of(self.manifest, *SEEN)
+
+    @property
+    def held_out(self) -> TrainedSlides:
+        """The slides of the other splits, by name and label alone."""
+        return TrainedSlides.of(self.manifest, *(set(PARTS) - set(SEEN)))
+
+    def spec(self, config: CompleteConfig) -> RunSpec:
+        """The spec of a run with these settings on these bags."""
+        return RunSpec.of(config, self.hierarchy, self.slides, self.features)
 
 
 def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache: BagCache | None = None) -> Cohort:
@@ -45,26 +58,26 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache: BagCache 
     manifest = read_manifest(data, hierarchy)
     # Only these are read. The whole table serves to find patients that are in other splits too, and files by name.
     seen = replace(manifest, records=tuple(r for r in manifest if r.split in SEEN))
-    train, val = manifest.select("train"), manifest.select("val")
+    subsets = manifest.select("train"), manifest.select("val")
     # Before any feature file is opened: a patient on both sides makes every later score worthless.
     refuse_errors(examine_manifest(seen, hierarchy, whole=manifest), manifest.where)
     store = open_store(data.features, manifest)
     marks = fingerprints(store, seen)
     _refuse_copies(store, manifest, marks)
     features = _features(data, store, seen, marks)
-    first = train.records[0].slide_id
+    first = subsets[0].records[0].slide_id
     origin = OriginCheck(
         {key: value for key, value in features.items() if key != "files"},
         whose=f"the slide {first!r}",
         slide_ids=[record.slide_id for record in seen],
     )
-    bags = []
-    for subset in (train, val):
-        sources = bag_sources(subset, hierarchy, merge_cases=data.merge_cases)
-        bags.append(BagDataset(subset, hierarchy, store, cache=cache, sources=sources, origin=origin))
-    slides, held_out = TrainedSlides.of(seen, *SEEN), TrainedSlides.of(manifest, *(set(PARTS) - set(SEEN)))
+    sources = [bag_sources(subset, hierarchy, merge_cases=data.merge_cases) for subset in subsets]
+    train, val = (
+        BagDataset(subset, hierarchy, store, cache=cache, sources=own, origin=origin)
+        for subset, own in zip(subsets, sources, strict=True)
+    )
     content = {slide: mark.content for slide, mark in marks.items()}
-    return Cohort(manifest, hierarchy, store, bags[0], bags[1], features, slides, held_out, content)
+    return Cohort(manifest, hierarchy, store, train, val, features, content)
 
 
 def read_manifest(data: DataConfig, hierarchy: ClassHierarchy) -> Manifest:

@@ -81,10 +81,9 @@ def _train_in_process(
     with ExitStack() as stack:
         # The lock comes first, so that nobody else can start or resume here while the cohort is read.
         _together(fabric, lambda: _enter(stack, folder, resume, watch, owner))
-        hierarchy = ClassHierarchy.load(config.classes)
         cache = BagCache(config.compute.cache_mb << 20) if cache is None else cache
-        cohort = open_cohort(config.data, hierarchy, cache=cache)
-        spec = RunSpec.of(config, hierarchy, cohort.slides, cohort.features)
+        cohort = open_cohort(config.data, ClassHierarchy.load(config.classes), cache=cache)
+        spec = cohort.spec(config)
         # Against `run.json`, which is there before the first checkpoint; a checkpoint is compared once more when it is
         # read.
         extended = _together(fabric, lambda: _is_extended(folder, spec))
