@@ -263,6 +263,17 @@ def same_person(patient_id: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text.casefold()).split())
 
 
+def one_spelling(patient_ids: Sequence[str]) -> list[str]:
+    """Every patient by the first of its spellings, so that nobody counts as two.
+
+    >>> one_spelling(["P1", "p1 ", "P2"])
+    ['P1', 'P1', 'P2']
+    """
+    first: dict[str, str] = {}
+    spelled = {patient: first.setdefault(same_person(patient), patient) for patient in dict.fromkeys(patient_ids)}
+    return [spelled[patient] for patient in patient_ids]
+
+
 def _keys(slide: str, patient: str, marks: Iterable[str]) -> list[tuple[str, str]]:
     """Under what a row is known; features without a mark are not."""
     own = [("patients", text_digest(same_person(patient))), ("slides", text_digest(slide))]

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pams_mil.arrays import Array, Bools, Ints
 from pams_mil.class_checks import names_by_rank
+from pams_mil.data.exposure import one_spelling
 from pams_mil.data.finding_labels import joined_names, set_label
 from pams_mil.errors import counted, listing
 from pams_mil.evaluate.certify.certificate import Certificate
@@ -129,7 +130,9 @@ def apply_certificate(
         findings: [n, K] probabilities of single findings, where slides have several.
     """
     hierarchy, kappa, by_case = certificate.hierarchy, certificate.kappa, certificate.unit == "case"
-    patient = numbered(patient_ids)
+    # A slide that is missing under one spelling of its patient withholds the call of the others.
+    patients = one_spelling([*patient_ids, *incomplete])
+    patient = numbered(patients[: len(patient_ids)])
     slide, call = [], []
     for order, _, place in orders_at(hierarchy):
         back = np.argsort(place)  # from the numbers of classes in this order to those in the first
@@ -145,8 +148,8 @@ def apply_certificate(
     if findings is not None:
         sets = sets_with_call(findings, slide[0], kappa, hierarchy)
         sets = by_patient(np.logical_or, sets, patient)[patient] if by_case else sets
-    lacking = dict.fromkeys(incomplete) if by_case else {}
-    withheld = frozenset(row for row, whose in enumerate(patient_ids) if whose in lacking)
+    lacking = dict.fromkeys(patients[len(patient_ids) :]) if by_case else {}
+    withheld = frozenset(row for row, whose in enumerate(patients[: len(patient_ids)]) if whose in lacking)
     note = (
         f"Nothing is certified for {counted(len(lacking), 'patient')} of whom a slide is missing, as it could be the "
         f"most urgent one: {listing(lacking, most=5)}."
