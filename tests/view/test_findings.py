@@ -79,6 +79,6 @@ def test_the_certified_set_is_shown_and_not_its_most_urgent_finding_alone(cohort
     cases = session.visible()[1]
     assert Certificate.load(cohort / "certificate.json").kappa > 1
     assert cases.certified.columns()["certified_findings"] == ["UDH; DCIS", "UDH", "N"]
-    assert cases.columns["certified"] == [[2, 1], [1], [0]]  # most urgent first; nothing found stands alone
+    assert cases.listed["certified"] == [[2, 1], [1], [0]]  # most urgent first; nothing found stands alone
     assert session.worklist()["certified"] == [[2, 1], [1], [0]]
     assert "At most 5 % of the findings of a patient are missed" in session.overview()["guarantee"]

@@ -106,9 +106,9 @@ def test_a_certificate_file_decides_and_orders_the_worklist(tmp_path):
     assert open_session(replace(asked, certificate=None)).cases
     half = open_session(replace(asked, paths=[bare], certificate=None, reviews=tmp_path / "half"))._cases
     gone = half.with_certificate(certificate, incomplete=[half.patient_ids[0]])
-    assert gone.columns["certified"][0] is None
+    assert gone.listed["certified"][0] is None
     assert gone.cannot_exclude[0] == ""
-    assert None not in gone.columns["certified"][1:]
+    assert None not in gone.listed["certified"][1:]
     mine = open_session(replace(asked, paths=[tmp_path / "calibration.csv"], reviews=tmp_path / "again"))
     assert set(mine.worklist()["seen"]) == {"certificate"}
     assert any("cannot be determined from a table" in note for note in session.notes)
@@ -258,7 +258,7 @@ def test_several_orders_show_what_each_of_them_calls_and_certifies(tmp_path):
     session = session_of(folder, classes=both, reviews=tmp_path / "r")
     assert session.overview()["orders"] == [{"name": "other", "classes": [1, 0, 2]}]
     cases, tree = session.visible()[1], ClassHierarchy.load(both[1])
-    reach = cases.columns["other_reach"]
+    reach = cases.listed["other_reach"]
     for row, p in enumerate(cases.probabilities):
         path = decision_path(p[[1, 0, 2]][None], tree)
         assert reach[row] == [[kappa if np.isfinite(kappa) else None for kappa in path.reach[0]]]
@@ -275,9 +275,9 @@ def test_several_orders_show_what_each_of_them_calls_and_certifies(tmp_path):
     )
     shown = certified.visible()[1]
     expected = apply_certificate(certificate, shown.probabilities, shown.patient_ids)
-    assert shown.columns["certified"] == [sorted(set(calls), reverse=True) for calls in expected.call.T.tolist()]
+    assert shown.listed["certified"] == [sorted(set(calls), reverse=True) for calls in expected.call.T.tolist()]
     assert list(shown.cannot_exclude) == expected.columns()["cannot_exclude"]
     assert certified.overview()["guarantee"] == " ".join(certificate.sentences)
     assert all(set(filter(None, cell.split("; "))) <= set(names) for cell in shown.cannot_exclude)
     # A blind reader's own cases alone are shown: of a patient with a slide left out, nothing is certified.
-    assert shown.take(np.array([0])).columns["certified"] == [None]
+    assert shown.take(np.array([0])).listed["certified"] == [None]

@@ -183,7 +183,7 @@ class Session:
             # The order itself would tell a blind reader which cases the model finds urgent.
             "order": [] if self.blind else shown.order.tolist(),
         }  # fmt: skip
-        for name, values in shown.columns.items():
+        for name, values in shown.listed.items():
             table[name] = [None] * len(cases)
             for row, value in zip(rows.tolist(), values, strict=True):
                 table[name][row] = value
@@ -220,7 +220,7 @@ class Session:
         if self.blind and not self.hides(row):
             rows, shown = self.visible()
             place = rows.tolist().index(row)
-            answer["revealed"] = {name: values[place] for name, values in shown.columns.items()}
+            answer["revealed"] = {name: values[place] for name, values in shown.listed.items()}
         return answer
 
     def order_worth(self) -> dict[str, Any]:

@@ -185,7 +185,7 @@ class Cases(Predictions):
         return set_label(present, self.hierarchy, name)
 
     @cached_property
-    def columns(self) -> dict[str, list[Any]]:
+    def listed(self) -> dict[str, list[Any]]:
         """What the page shows of every case, by column; None where there is nothing to show."""
         shown: dict[str, list[Any]] = {"call": self.predicted.tolist(), "severity": np.round(self.severity, 5).tolist()}
         if self.probabilities is not None:
