@@ -55,10 +55,12 @@ def cv(
     from pams_mil.engine.config.run_config import short_name
     from pams_mil.engine.grid.cross_validation import cross_validate, score_folds, train_committee
     from pams_mil.engine.grid.folds import fold_cohort
+    from pams_mil.engine.run.cv_folder import CrossValidationFolder
     from pams_mil.engine.run.folder import read_settings
-    from pams_mil.engine.tuning.committee_report import read_pooled, report_committee
+    from pams_mil.engine.tuning.committee_report import report_committee
     from pams_mil.engine.tuning.recipes import load_committee
     from pams_mil.evaluate.audit import audit
+    from pams_mil.evaluate.predictions.prediction_layouts import read_predictions
     from pams_mil.hierarchy import ClassHierarchy
     from pams_mil.report.live import Links
 
@@ -97,30 +99,31 @@ def cv(
         name = f"{' '.join(named)}, {name}" + (f" x {seeds} seeds" if seeds > 1 else "")
         work = partial(cross_validate, config, seeds=range(config.seed, config.seed + seeds))
     with training_bar(folder) as tell:
-        done = work(folded, folder, runner, progress=tell)
-    for line in done.notes:
+        done, notes = work(folded, folder, runner, progress=tell)
+    for line in notes:
         print_note(line)
-    lost = f"{len(done.failures)} of {len(done.grid.cells)} runs failed; the same command tries them again."
+    lost = f"{len(done.failures)} of {len(done.cells)} runs failed; the same command tries them again."
     refuse_failures(done.failures, lost)
-    pooled = read_pooled(done.folder, hierarchy, name)
-    scores = score_folds(done.folder, pooled)
+    place = CrossValidationFolder(folder)
+    pooled = read_predictions(place.predictions_file, hierarchy, name=name)
+    scores = score_folds(place, pooled)
     with progress_bar() as progress:
         if several:
-            result = report_committee(done.folder, hierarchy, resamples=resamples, progress=progress)
+            result = report_committee(place, hierarchy, resamples=resamples, progress=progress)
         else:
             result = audit([pooled], resamples=resamples, progress=progress)
     names = [model.name for model in result.models]
     # Of a committee the reference, averaged, is last; its single networks are in no one file.
-    files = {names[-1]: done.folder.reference.predictions_file, names[0]: done.folder.predictions_file}
+    files = {names[-1]: place.reference.predictions_file, names[0]: place.predictions_file}
     view = view_command(folder)
     links = {name: audit_command(name, [file], classes, view=view) for name, file in files.items()}
     write(result, folder / "report", {**dict.fromkeys(names, Links(view=view)), **links})
     if json:
-        print_json({**result.to_json(), "folder": str(folder), "folds": scores, "notes": list(done.notes)})
+        print_json({**result.to_json(), "folder": str(folder), "folds": scores, "notes": list(notes)})
     else:
         _show_folds(scores)
         show(result)
-    print_note(f"Report: {folder / 'report' / 'report.html'}. Out-of-fold predictions: {done.folder.predictions_file}.")
+    print_note(f"Report: {folder / 'report' / 'report.html'}. Out-of-fold predictions: {place.predictions_file}.")
     again = f"pams predict {quote(str(folder))} SLIDES.csv --features FEATURES{trust_option(folder)}"
     print_note(f"Predict other slides with the mean of the folds: {again}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,19 +11,22 @@ from typing import Any
 import numpy as np
 
 from pams_mil import atomic
+from pams_mil.arrays import Array
 from pams_mil.data import tables
-from pams_mil.data.exposure import COLUMN, Exposure, Roles, parse_roles
+from pams_mil.data.exposure import Exposure
 from pams_mil.data.manifest.manifest import FOLD_COLUMN, Manifest
 from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig, short_name
 from pams_mil.engine.grid.folds import Folds
 from pams_mil.engine.grid.grid import Engine, GridRun, Progress, run_cells
-from pams_mil.engine.prediction.slide_predictions import SlidePredictions, finding_targets, table_identity
+from pams_mil.engine.prediction.scored_runs import of_folds
+from pams_mil.engine.prediction.slide_predictions import SlidePredictions, table_identity
 from pams_mil.engine.run.cv_folder import CrossValidationFolder, run_name
 from pams_mil.engine.run.folder import RunFolder
 from pams_mil.engine.run.spec import refuse_another
-from pams_mil.evaluate.decisions.decide import DecisionRule, decide
+from pams_mil.evaluate.predictions.join import mean_by_slide
+from pams_mil.evaluate.predictions.prediction_layouts import Source
 from pams_mil.evaluate.predictions.predictions import FINDINGS, RESERVED, Predictions
 from pams_mil.evaluate.predictions.sidecar import OUT_OF_FOLD, sidecar
 from pams_mil.evaluate.scores import score
@@ -33,18 +36,8 @@ FOLD_SCORES = ("acc", "auc", "ascc", "asmc", "missed_rate", "false_alarm_rate")
 """Metrics of every fold by itself."""
 
 
-@dataclass(frozen=True)
-class CrossValidation:
-    """What a cross-validation left behind."""
-
-    folder: CrossValidationFolder
-    grid: GridRun
-    notes: tuple[str, ...]
-
-    @property
-    def failures(self) -> dict[str, str]:
-        """Folds that failed, with the reason."""
-        return self.grid.failures
+Trained = tuple[GridRun, tuple[str, ...]]
+"""The runs of a cross-validation, and what is worth saying about it."""
 
 
 def cross_validate(
@@ -55,18 +48,12 @@ def cross_validate(
     *,
     seeds: Sequence[int] = (),
     progress: Progress | None = None,
-) -> CrossValidation:
+) -> Trained:
     """Train a model for every fold, as far as that is not done, and pool the predictions of all test splits.
 
-    With several seeds every fold has several models, and a slide's probabilities are their mean.
-
-    Args:
-        config: The settings of every fold; its manifest and fold are replaced by those of the cross-validation.
-        folds: The slides and their folds.
-        out: The folder; one that holds the same cross-validation is continued.
-        engine: What runs the folds.
-        seeds: The seeds that every fold is trained with; none: the one of the settings.
-        progress: Told about progress.
+    With several seeds, by default the one of the settings, every fold has several models, and a slide's probabilities
+    are their mean. Manifest and fold of the settings are replaced by those of the cross-validation; a folder that holds
+    the same one is continued.
     """
     folder = CrossValidationFolder(Path(out))
     return _train(folder, {folder: (config, tuple(seeds) or (config.seed,))}, folds, engine, progress)
@@ -81,20 +68,13 @@ def train_committee(
     reference: RunConfig | None = None,
     networks: int = 0,
     progress: Progress | None = None,
-) -> CrossValidation:
+) -> Trained:
     """Train every member of a committee for every fold, as far as that is not done; its predictions are their mean.
 
     All runs are one grid, so that processes and progress are shared. Nothing is chosen: members are fixed beforehand
-    and keep their last weights, so the validation patients of a fold stay free.
-
-    Args:
-        members: Name -> settings, in the order of the recipe file.
-        folds: The slides and their folds.
-        out: The folder; one that holds the same committee is continued.
-        engine: What runs the folds.
-        reference: Settings of the networks to compare with, in `reference`; None: none.
-        networks: How many of them for every fold, with the seeds SEED, SEED + 1, ...
-        progress: Told about progress.
+    and keep their last weights, so the validation patients of a fold stay free. So many `networks` of the settings
+    `reference` for every fold, with the seeds SEED, SEED + 1, ..., lie in the folder `reference`, to compare with. A
+    folder that holds the same committee is continued.
     """
     folder = CrossValidationFolder(Path(out))
     parts: dict[CrossValidationFolder, tuple[RunConfig, tuple[int, ...]]]
@@ -111,7 +91,7 @@ def _train(
     engine: Engine,
     progress: Progress | None,
     members: Iterable[str] = (),
-) -> CrossValidation:
+) -> Trained:
     """Train the folds of every part, with its settings and seeds: the folder itself, or what lies inside of it."""
     every, numbers = list[Cell](), range(len(folds))
     asked: dict[CrossValidationFolder, dict[str, Any]] = {}
@@ -129,7 +109,7 @@ def _train(
     if not done.failures:
         # The committee last: it is the mean of what its members have pooled.
         notes = (*notes, *[pool(place, folds.hierarchy) for place in reversed(asked)][-1])
-    return CrossValidation(folder, done, notes)
+    return done, notes
 
 
 def _open(folder: CrossValidationFolder, asked: dict[str, Any], folds: Folds) -> tuple[str, ...]:
@@ -164,9 +144,6 @@ def cells(
     ]  # fmt: skip
 
 
-_NO_ROLES: Roles = frozenset()
-
-
 def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy) -> tuple[str, ...]:
     """Write the predictions of all folds as one; returns what is worth saying about them."""
     predictions = pooled(folder.tested(), folder.manifest_file, hierarchy)
@@ -179,61 +156,42 @@ def pool(folder: CrossValidationFolder, hierarchy: ClassHierarchy) -> tuple[str,
 
 
 def pooled(tested_by: Iterable[tuple[int, Path]], manifest_file: Path, hierarchy: ClassHierarchy) -> SlidePredictions:
-    """What runs said about their test parts as one; a slide that several runs tested gets the mean of their answers.
+    """What runs, each with the fold that it tests, said about their test parts as one, in the order of the table.
 
-    Args:
-        tested_by: The run folders, each with the fold that it tests.
-        manifest_file: The table that has the folds; its order is that of the slides.
-        hierarchy: The class hierarchy.
+    A slide that several runs tested gets the mean of their answers.
     """
     runs = [(fold, RunFolder(run)) for fold, run in tested_by]
-    finest, files = hierarchy.num_levels - 1, [run.predictions_file() for _, run in runs]
-    ends = [*(f"_{name}.csv" for name in hierarchy.level_names[:-1]), ".csv"]
-    own = [level for level, end in enumerate(ends) if all(file.with_name(file.stem + end).exists() for file in files)]
-    several = hierarchy.findings == "several"
-    marks = [f"f_{hierarchy.classes[index]}" for index in hierarchy.finding_classes.tolist()] if several else []
-    tested: dict[str, list[dict[str, str]]] = {}  # the rows of every slide, one of each run that tested it
-    answers: dict[tuple[int, str], list[list[float]]] = {}  # their probabilities at a level
-    for ((fold, _), file), level in product(zip(runs, files, strict=True), own):
-        table = tables.read_table(file.with_name(file.stem + ends[level]))
-        for row in (dict(zip(table, cells_, strict=True)) for cells_ in zip(*table.values(), strict=True)):
-            p = [float(row[f"p_{name}"]) for name in hierarchy.names(level)]
-            answers.setdefault((level, row["slide_id"]), []).append(p)
-            if level == finest:
-                tested.setdefault(row["slide_id"], []).append({**row, "fold": str(fold)})
+    files, several = [run.predictions_file() for _, run in runs], hierarchy.findings == "several"
+    ours = {*RESERVED, FINDINGS, "fold", *(f"p_{name}" for name in hierarchy.names())}
+    ours |= {f"f_{hierarchy.classes[index]}" for index in hierarchy.finding_classes.tolist() if several}
+    head = next(iter(tables.read_chunks(files[0], rows=1)))
+    tags = (tag for tag in head if not (tag in ours or FOLD_COLUMN.fullmatch(tag)))
+    source, name = Source(tags=(*tags, "split"), labels_needed=False), manifest_file.parent.name
+    every = of_folds([(fold, run.path) for fold, run in runs], hierarchy, name, "test", source)
     order = {slide: number for number, slide in enumerate(tables.read_table(manifest_file)["slide_id"])}
-    slides = sorted(tested, key=lambda slide: order.get(slide, len(order)))
-    rows, first = [tested[slide] for slide in slides], [tested[slide][0] for slide in slides]
-    means = {level: np.array([np.mean(answers[level, slide], axis=0) for slide in slides]) for level in own}
-    findings = [np.mean([[float(row[mark]) for mark in marks] for row in of], axis=0) for of in rows if marks]
-    ours = {*RESERVED, FINDINGS, *marks, "fold", *(f"p_{name}" for name in hierarchy.names())}
-    roles = [[parse_roles(row.get(COLUMN, "")) for row in of] for of in rows]
-    notes, labels = [sidecar(file) for file in files], [row.get("target", "") for row in first]
-    tags = {tag: [row[tag] for row in first] for tag in first[0] if not (tag in ours or FOLD_COLUMN.fullmatch(tag))}
-    known = not any(None in of for of in roles)
-    sample = Predictions(
-        manifest_file.parent.name,
-        hierarchy,
-        slides,
-        np.array([hierarchy.index(label) if label else -1 for label in labels]),
-        decide(means[finest], hierarchy),
-        means[finest],
-        [row["patient_id"] for row in first] if "patient_id" in first[0] else None,
-        {**tags, "fold": [" ".join(dict.fromkeys(row["fold"] for row in of)) for of in rows]},
-        layout="PAMS",
-        decided_by=str(DecisionRule()),
+    slides = sorted(dict.fromkeys(every.slide_ids), key=lambda slide: order.get(slide, len(order)))
+    coarse: dict[int, Array] = {}
+    for level, level_name in enumerate(hierarchy.level_names[:-1]):
+        own = [file.with_name(f"{file.stem}_{level_name}.csv") for file in files]
+        if all(map(Path.exists, own)):
+            answers: dict[str, list[list[float]]] = {}
+            for table in map(tables.read_table, own):
+                cells_ = zip(*(table[f"p_{name}"] for name in hierarchy.names(level)), strict=True)
+                for slide, row in zip(table["slide_id"], cells_, strict=True):
+                    answers.setdefault(slide, []).append(list(map(float, row)))
+            coarse[level] = np.array([np.mean(answers[slide], axis=0) for slide in slides])
+    notes = [sidecar(file) for file in files]
+    # The mean has seen what any of the models has seen.
+    mean = mean_by_slide(every, slides)
+    sample = replace(
+        mean,
+        roles=mean.roles if mean.exposure_known else None,
         weights=tuple(weights for note in notes for weights in note["weights"]),
         made_by=tuple(origin for note in notes for origin in note["made_by"]),
         table=table_identity(manifest_file, OUT_OF_FOLD),
-        # The mean has seen what any of the models has seen.
-        roles=[_NO_ROLES.union(*filter(None, of)) for of in roles] if known else None,
-        exposure_known=known,
         exposure=Exposure.of_all(run.exposure() for _, run in runs),
-        finding_targets=finding_targets(labels, hierarchy),
-        finding_probabilities=np.array(findings) if findings else None,
     )
-    coarse = {level: p for level, p in means.items() if level != finest}
-    return SlidePredictions(sample, [row["split"] for row in first], coarse, tuple(str(run.path) for _, run in runs))
+    return SlidePredictions(sample, sample.tags["split"], coarse, tuple(str(run.path) for _, run in runs))
 
 
 def score_folds(folder: CrossValidationFolder, pooled: Predictions) -> list[dict[str, Any]]:

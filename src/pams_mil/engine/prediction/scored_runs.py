@@ -150,13 +150,16 @@ def out_of_fold(folder: CrossValidationFolder, name: str, *, tags: tuple[str, ..
     return read_predictions(folder.predictions_file, hierarchy, Source(tags=tags), name=name)
 
 
-def of_folds(runs: Iterable[tuple[int, Path]], hierarchy: ClassHierarchy, name: str, split: str) -> Predictions:
+def of_folds(
+    runs: Iterable[tuple[int, Path]], hierarchy: ClassHierarchy, name: str, split: str, source: Source | None = None
+) -> Predictions:
     """What runs said about a split of their own table, one after the other, each row with the fold of its run."""
-    read = [
-        (str(fold), read_predictions(RunFolder(run).predictions_file(split), hierarchy, name=name))
-        for fold, run in runs
-    ]  # fmt: skip
-    return join_predictions(name, [replace(one, tags={"fold": [fold] * len(one)}) for fold, one in read])
+    source, samples = source or Source(), []
+    for fold, run in runs:
+        one = read_predictions(RunFolder(run).predictions_file(split), hierarchy, source, name=name)
+        kept = {tag: one.tags[tag] for tag in source.tags}
+        samples.append(replace(one, tags={**kept, "fold": [str(fold)] * len(one)}))
+    return join_predictions(name, samples)
 
 
 def at_matched_false_alarms(

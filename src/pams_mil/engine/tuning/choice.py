@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from pams_mil.arrays import Array
 from pams_mil.engine.prediction.scored_runs import of_folds
 from pams_mil.errors import RunError
 from pams_mil.evaluate.inference import Networks, draw
+from pams_mil.evaluate.predictions.join import mean_by_slide
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import METRICS
@@ -171,12 +172,5 @@ def read_validation(runs: Sequence[tuple[int, Path]], hierarchy: ClassHierarchy,
     joined = of_folds(runs, hierarchy, name, "val")
     if joined.probabilities is None or joined.patient_ids is None:
         raise RunError(f"Validation predictions of {name} have no probabilities or patients; train it again.")
-    rows: dict[str, list[int]] = {}
-    for row, slide in enumerate(joined.slide_ids):
-        rows.setdefault(slide, []).append(row)
-    slides = sorted(rows)
-    probabilities = np.stack([joined.probabilities[rows[slide]].mean(0) for slide in slides])
     # Slides of the same folds are ranked together: the same networks predicted them.
-    folds = [" ".join(dict.fromkeys(joined.tags["fold"][row] for row in rows[slide])) for slide in slides]
-    first = joined.take(np.array([rows[slide][0] for slide in slides]))
-    return replace(first, predicted=probabilities.argmax(1), probabilities=probabilities, tags={"fold": folds})
+    return mean_by_slide(joined, sorted(set(joined.slide_ids)))

@@ -34,13 +34,14 @@ def report_committee(
 
     Single networks are one method, whose networks are chance; the committee and the averaged ones are one model each.
     """
-    committee = read_pooled(folder, hierarchy, f"committee of {len(folder.members)}")
-    members = {member.path.name: read_pooled(member, hierarchy, member.path.name) for member in folder.members}
+    committee = read_predictions(folder.predictions_file, hierarchy, name=f"committee of {len(folder.members)}")
+    names = {member.path.name: member.predictions_file for member in folder.members}
+    members = {name: read_predictions(file, hierarchy, name=name) for name, file in names.items()}
     models = [committee]
     if folder.reference.exists():
         seeds = folder.reference.seeds()
         plain = model_name(RunFolder(folder.reference.run(0)).config())
-        models.append(read_pooled(folder.reference, hierarchy, plain))
+        models.append(read_predictions(folder.reference.predictions_file, hierarchy, name=plain))
         if len(seeds) > 1:
             models[1] = replace(models[1], name=f"{plain}, {len(seeds)} averaged")
             models.insert(1, single_networks(folder.reference, hierarchy, plain))
@@ -53,11 +54,6 @@ def report_committee(
     return replace(result, committee=shares)
 
 
-def read_pooled(folder: CrossValidationFolder, hierarchy: ClassHierarchy, name: str) -> Predictions:
-    """The out-of-fold predictions of a cross-validation, each row with its fold."""
-    return read_predictions(folder.predictions_file, hierarchy, name=name)
-
-
 def single_networks(folder: CrossValidationFolder, hierarchy: ClassHierarchy, name: str) -> Predictions:
     """Every network of a cross-validation with several seeds by itself: one sample with fold and seed of each row."""
     seeds = {}
@@ -67,8 +63,8 @@ def single_networks(folder: CrossValidationFolder, hierarchy: ClassHierarchy, na
         # Where folds of a table overlap, a slide is tested by several; the first one counts.
         _, rows = np.unique(np.array(tested.slide_ids, dtype=object), return_index=True)
         seeds[str(number)] = tested.take(np.sort(rows))
-    notes = read_pooled(folder, hierarchy, name).notes  # about all slides; each file's are about one fold
-    return replace(join_seeds(name, seeds), notes=notes)
+    pooled = read_predictions(folder.predictions_file, hierarchy, name=name)
+    return replace(join_seeds(name, seeds), notes=pooled.notes)  # about all slides; each file's are about one fold
 
 
 def model_name(config: RunConfig) -> str:

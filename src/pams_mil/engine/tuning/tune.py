@@ -94,15 +94,10 @@ class TuningTask:
 
 
 class Tuning:
-    """One tuning in its folder.
+    """One tuning in its folder; one that holds the same tuning is continued.
 
-    Args:
-        task: What is tuned.
-        out: The folder; one that holds the same tuning is continued.
-        engine: What runs the cells.
-        minutes: Wall time for trying recipes, over all attempts.
-        say: Told sentences for people.
-        progress: Told about progress within a rung.
+    `minutes` are the wall time for trying recipes, over all attempts; `say` is told sentences for people, `progress`
+    how far a rung is.
     """
 
     def __init__(
@@ -145,7 +140,7 @@ class Tuning:
                 RunFolder(run).expose(exposure)
             # Else `cross_validate` would refuse it as another cross-validation.
             folder.file.unlink(missing_ok=True)  # a larger budget may have added seeds; tune.json says which count
-            done = cross_validate(
+            done, _ = cross_validate(
                 task.configs[name], task.folds, folder.path, self._engine,
                 seeds=rung.seeds, progress=self._progress,
             )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pams_mil.data.exposure import Exposure
+from pams_mil.data.exposure import Exposure, Role
 from pams_mil.errors import PredictionsError, listing
 from pams_mil.evaluate.predictions.predictions import ROW_FIELDS, Predictions
 
@@ -33,6 +33,27 @@ def join_predictions(name: str, samples: Sequence[Predictions]) -> Predictions:
         weights=all_weights(samples),
         **columns,
     )
+
+
+def mean_by_slide(sample: Predictions, slides: Sequence[str]) -> Predictions:
+    """Each of these slides once, called by the mean of all answers; its folds and what they have seen are united."""
+    rows: dict[str, list[int]] = {}
+    for row, slide in enumerate(sample.slide_ids):
+        rows.setdefault(slide, []).append(row)
+    every = [rows[slide] for slide in slides]
+    answers = {"probabilities": sample.probabilities, "finding_probabilities": sample.finding_probabilities}
+    columns: dict[str, Any] = {
+        name: np.stack([answer[own].mean(axis=0) for own in every])
+        for name, answer in answers.items()
+        if answer is not None
+    }
+    if sample.probabilities is not None:
+        columns["predicted"] = columns["probabilities"].argmax(axis=1)
+    if (roles := sample.roles) is not None:
+        columns["roles"] = [frozenset[Role]().union(*(roles[row] for row in own)) for own in every]
+    folds = [" ".join(dict.fromkeys(sample.tags["fold"][row] for row in own)) for own in every]
+    first = sample.take(np.array([own[0] for own in every]))
+    return replace(first, tags={**first.tags, "fold": folds}, **columns)
 
 
 def all_weights(samples: Sequence[Predictions]) -> tuple[str, ...]:
