@@ -47,16 +47,10 @@ def infer(
     most: int | None = None,
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Iterator[BagOutcome]:
-    """One outcome per bag, in their order but for bags that cannot be read, which come last.
+    """One outcome per bag (or per one of `numbers`), in their order but for bags that cannot be read, which come last.
 
-    Args:
-        learners: In evaluation mode.
-        bags: Read as their pass is due, and not all at once.
-        numbers: Which bags; None: all.
-        attention: Also return attention.
-        losses: Also return the loss of every pass; every bag must be labeled.
-        most: Most bags of a pass; None: `PACKED_BAGS`.
-        autocast: Precision of a pass.
+    Learners must be in evaluation mode. Bags are read as their pass is due, and not all at once; `most` of them share a
+    pass, by default `PACKED_BAGS`. For `losses`, those of a pass, every bag must be labeled.
     """
     unreadable: list[BagOutcome] = []
 
@@ -103,12 +97,7 @@ def infer_batch(
 ) -> list[Prediction]:
     """What each learner, in evaluation mode, predicts of the bags of one pass, on the device where the learner is.
 
-    Args:
-        learners: In evaluation mode.
-        batch: The bags.
-        attention: Also return attention.
-        targets: The finest class of every bag, for the loss; None: no loss.
-        findings: What was found in each bag, where slides have several findings.
+    With `targets`, the finest class of every bag, also the loss; `findings` are what was found in each bag, if several.
 
     Raises:
         NotFiniteError: an answer that is not a finite number.

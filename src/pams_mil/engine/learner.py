@@ -44,12 +44,8 @@ def kept_beside_attended(attention: Tensor, share: float, seed: int) -> Tensor:
 class Learner(nn.Module):
     """What is trained. The loss is computed inside `forward`, so that data-parallel wrappers see all of it.
 
-    Args:
-        model: One output per trained level.
-        objective: The terms to minimize.
-        hierarchy: The class hierarchy.
-        levels: The trained levels, coarsest first.
-        findings: The loss of several findings per slide; None: a slide has one.
+    `levels` are those that are trained, coarsest first, each an output of the model; `findings` is the loss of several
+    findings per slide, None where a slide has one.
     """
 
     ancestors: Tensor
@@ -153,12 +149,7 @@ class Learner(nn.Module):
         return list(self.ancestors[:, target])
 
     def at_level(self, trained: Sequence[npt.NDArray[np.float64]], level: int) -> npt.NDArray[np.float64]:
-        """Probabilities [n, c] of any level: of its own output where it has one, else summed from the finest.
-
-        Args:
-            trained: Probabilities of the trained levels, coarsest first.
-            level: Of the hierarchy.
-        """
+        """Probabilities [n, c] of any level, of its own output or summed, from those of the trained ones in order."""
         own = level in self.own_levels
         return trained[self.levels.index(level)] if own else self.hierarchy.summed(trained[-1], level)
 

@@ -53,14 +53,8 @@ def summarize_grid(
 ) -> Bench:
     """Compare the predictions of all finished runs of a grid, with rows that cost no training.
 
-    Args:
-        done: The grid.
-        reference: Label of the method that the others are compared with.
-        resamples: Of patients, for intervals.
-        calibrated: Also calibrate every run.
-        split: The split that was predicted.
-        note: Told which runs cannot be calibrated, and why.
-        progress: Told what is done, and the share of it.
+    `reference` is the label of the method that the others are compared with. With `calibrated`, every run is calibrated
+    too; `note` is told which cannot be, and why.
     """
     entries = [_kept(done, entry) for entry in with_untrained(done, read_entries(done))]
     if calibrated:
@@ -135,12 +129,9 @@ def with_untrained(done: GridRun, entries: Sequence[Entry]) -> list[Entry]:
 def read_entries(
     done: GridRun, *, tags: tuple[str, ...] = (), change: Callable[[Cell, Predictions], Predictions] | None = None
 ) -> list[Entry]:
-    """One entry per method and model; its runs are seeds.
+    """One entry per method and model; its runs are seeds, with further columns `tags` of the table.
 
-    Args:
-        done: The finished grid.
-        tags: Further columns of the table to read.
-        change: What to make of every run's predictions before folds are joined.
+    `change` says what to make of every run's predictions before folds are joined.
     """
     trees: dict[str | tuple[str, ...], ClassHierarchy] = {}
     by_row: dict[tuple[str, str], dict[int, dict[str, Predictions]]] = {}

@@ -161,11 +161,8 @@ def complete_origin(origin: Mapping[str, Any], stated: Mapping[str, Any], *, whe
     >>> complete_origin({"width": 4, "mpp": 0.5}, {"encoder": "uni", "mpp": 0.5}, where="data", whose="the files")
     {'width': 4, 'mpp': 0.5, 'encoder': 'uni'}
 
-    Args:
-        origin: What the feature files or a run say.
-        stated: What someone said besides; None counts as nothing said.
-        where: Who stated it, for messages: "the settings", "the command".
-        whose: Who says otherwise, for messages: "the feature files", "the run runs/a".
+    None counts as nothing stated. For messages, `where` is who stated it ("the settings"), `whose` who says otherwise
+    ("the feature files", "the run runs/a").
     """
     values = {key: value for key, value in stated.items() if value is not None}
     for key, before, now in origin_differences(origin, values):

@@ -193,25 +193,13 @@ def most_urgent(targets: Iterable[int], hierarchy: ClassHierarchy) -> int:
     return max(sorted(set(labels)), key=lambda target: (ranks[target], labels.count(target), -target))
 
 
-def findings_of(records: Iterable[SlideRecord], hierarchy: ClassHierarchy) -> tuple[int, ...]:
-    """The union of the slides' findings as places among the finding classes; empty where a slide has one class only."""
-    if hierarchy.findings == "one":
-        return ()
-    present = hierarchy.finding_matrix(record.label for record in records).any(axis=0)
-    return tuple(np.flatnonzero(present).tolist())
-
-
 def bag_sources(
     manifest: Manifest, hierarchy: ClassHierarchy, *, merge_cases: bool = False, labels_needed: bool = True
 ) -> tuple[BagSource, ...]:
     """One bag per slide; or one per case, in order of first appearance, with the most urgent label of its slides.
 
-    Args:
-        manifest: The slides.
-        hierarchy: The class hierarchy.
-        merge_cases: One bag per case; slides of one in different splits, or of different patients, are an error.
-        labels_needed: Every slide must have a label; else the target of a bag without one is -1, and slides of a case
-            that have none say nothing about it.
+    Slides of a case that is merged must be of one split and patient. Without `labels_needed` the target of a bag
+    without a label is -1, and slides of a case that have none say nothing about it.
     """
     members: dict[str, list[SlideRecord]] = {}
     for number, record in enumerate(manifest):
@@ -233,6 +221,8 @@ def bag_sources(
             advice = "" if labels_needed else " To predict without looking at labels, use --no-labels."
             raise ManifestError(f"{error}{advice}") from error
         target = most_urgent(targets, hierarchy) if len(targets) > 1 else [*targets, -1][0]
-        findings = findings_of(labeled, hierarchy) if labels_needed else ()
-        sources.append(BagSource(name, first.patient_id, target, tuple(records), findings))
+        findings: list[int] = []
+        if labels_needed and hierarchy.findings == "several":  # the union of the slides' findings
+            findings = np.flatnonzero(hierarchy.finding_matrix(r.label for r in labeled).any(axis=0)).tolist()
+        sources.append(BagSource(name, first.patient_id, target, tuple(records), tuple(findings)))
     return tuple(sources)

@@ -125,11 +125,6 @@ def located(name: str) -> str:
     return name if (path := discover.own_file(name)) is None else f"{path.resolve()}:{name.rpartition(':')[2]}"
 
 
-def located_classes(classes: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    """Presets and absolute paths of class files, one as it is."""
-    return locate_classes(classes) if isinstance(classes, str) else tuple(map(locate_classes, classes))
-
-
 def short_name(name: str) -> str:
     """A method's or model's name as a part of a folder's name: of code of one's own, the class or function.
 
@@ -227,7 +222,8 @@ class RunConfig(Strict):
         }
         # Said in full: a cross-validation reads the same features with a table of its own.
         data["features"] = features_of(self.data.manifest, self.data.features).resolve()
-        classes = located_classes(self.classes)
+        files = self.classes
+        classes = locate_classes(files) if isinstance(files, str) else tuple(map(locate_classes, files))
         init = None if self.model.init is None else self.model.init.resolve()
         method = {"name": located(self.method.name)}
         if isinstance(remix := self.method.options.get("remix"), str):

@@ -76,16 +76,10 @@ def fold_cohort(
     *,
     held_out: tuple[str, ...] = (CALIB,),
 ) -> Folds:
-    """The slides of a table and their folds.
+    """The slides of a table, read as for `Manifest.read`, and their folds: so many new ones, else the table's own or 5.
 
-    Args:
-        path: The table.
-        hierarchy: The class hierarchy.
-        folds: How many new folds; None: those of the table, or 5.
-        val_share: Share of all patients that validates each fold; None: a fold's worth.
-        seed: Of the folds.
-        reading: How to read the table, as for `Manifest.read`.
-        held_out: Slides of these splits, by the table's column split, are in no fold.
+    `val_share` of all patients validate each fold, by default a fold's worth. Slides whose split is `held_out` by the
+    table are in no fold.
     """
     reading, notes = {**reading, "classes": hierarchy}, []
     whole = Manifest.read(path, **reading)

@@ -76,12 +76,9 @@ class RunFolder:
         return cls(path.parent if path.is_file() else path)
 
     def slot(self, table: Path, split: str | None, *kinds: str) -> str:
-        """The name of the predictions of a table and split, which no other table of that name ever gets.
+        """The name of the predictions of a table or a split of it, which no other table of that name ever gets.
 
-        Args:
-            table: The table of slides.
-            split: Of the table; None: all of it.
-            *kinds: What sets them apart from the model's plain calls: calibrated, or a decision rule.
+        `kinds` set them apart from the model's plain calls: calibrated, or a decision rule.
         """
         name = FileNames()["-".join([tables.table_name(table), split or "all", *kinds])]
         own = self.config().data.manifest if self.exists() else None
@@ -137,12 +134,8 @@ class RunFolder:
     ) -> None:
         """Write what defines the run, `config.yaml` last.
 
-        Args:
-            config: The settings.
-            facts: What `run.json` says beside versions and command.
-            slides: The slides that train the run or choose its epoch.
-            fingerprints: Of their features.
-            held_out: The other slides of the table; None: a run that is extended keeps those it began with.
+        `facts` go into `run.json` beside versions and command; `slides`, with the `fingerprints` of their features,
+        train the run or choose its epoch. A run that is extended keeps the slides `held_out` that it began with.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         # A kill before `config.yaml` leaves files that a new start writes again; after it, all of them are there.

@@ -71,13 +71,10 @@ class Holder:
 
 @contextmanager
 def locked(folder: Path, *, take_over: bool = False, owner: str = "", name: str = LOCK) -> Iterator[Holder | None]:
-    """Hold the folder; yields the dead holder whose lock was taken over, or None.
+    """Hold the folder, which is created when missing; yields the dead holder whose lock was taken over, or None.
 
-    Args:
-        folder: The folder to write to; created when missing.
-        take_over: Replace the lock of a dead process, or one of another machine held on behalf of the same `owner`.
-        owner: On whose behalf: attempts of one benchmark at one cell follow one another, never overlap.
-        name: The lock's file name.
+    With `take_over`, the lock of a dead process is replaced, or one of another machine held on behalf of the same
+    `owner`: attempts of one benchmark at one cell follow one another, never overlap.
 
     Raises:
         RunError: someone else holds the lock.

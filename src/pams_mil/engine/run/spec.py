@@ -147,11 +147,9 @@ class RunSpec:
     def build(self, *, trusted: bool = False, weights: Mapping[str, Tensor] | None = None) -> Learner:
         """The untrained learner.
 
-        Args:
-            trusted: Also import methods and models from modules that the spec names. A checkpoint of someone else
-                could name any module, so that takes an explicit yes.
-            weights: Of the model, from the file that the spec is from; where the described model has others, it is
-                refused before memory is claimed on the file's word.
+        With `trusted`, methods and models are also imported from modules that the spec names: a checkpoint of someone
+        else could name any module, so that takes an explicit yes. A model with others than these `weights`, from the
+        file that the spec is from, is refused before memory is claimed on the file's word.
         """
         for name in () if trusted else self.code:
             raise CheckpointError(

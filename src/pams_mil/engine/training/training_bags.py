@@ -210,15 +210,8 @@ def kept_rows(
     Done before a remix. The remix then puts at least one row of Z_a into the bag that carries Z_a's label; dropped
     afterwards, all of these rows could be lost and Z_b alone would carry a label that is not its own. The right share
     depends on how many instances carry the label: dropping nine in ten suits a bag that is urgent all over, and ruins
-    one with a single urgent instance in thirteen.
-
-    Args:
-        n: instances of the slide.
-        share: how many of them are dropped, from 0 to below 1; None: none.
-        seed: the run's seed.
-        epoch: the epoch.
-        step: the slide drawn and which of its steps this is; a partner is thinned again in every step.
-        slide: the slide whose rows these are.
+    one with a single urgent instance in thirteen. `step` is the slide drawn and which of its steps: a partner is
+    thinned again in every step.
 
     >>> rows = kept_rows(10, 0.7, seed=0, epoch=0, step=("s", 0), slide="s")
     >>> len(rows), bool((rows.diff() > 0).all())

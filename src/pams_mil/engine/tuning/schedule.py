@@ -89,14 +89,7 @@ def plan(recipes: int, folds: int, seeds: int, runs: float, *, climbed: int = 0)
     """The rungs that fit into a budget of runs; empty when none do.
 
     As many seeds as fit while at least ENOUGH recipes can enter (or all there are), else fewer seeds; then as many
-    recipes as fit.
-
-    Args:
-        recipes: How many may enter, the reference among them.
-        folds: All folds.
-        seeds: Most seeds.
-        runs: How many runs can be afforded.
-        climbed: Rungs that are behind the recipes already.
+    recipes as fit, the reference among them. `climbed` rungs are behind the recipes already.
 
     >>> [(rung.recipes, rung.folds, rung.seeds) for rung in plan(40, 5, 3, 200)]
     [(40, 2, 1), (14, 5, 1), (5, 5, 3)]
