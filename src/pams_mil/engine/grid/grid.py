@@ -65,7 +65,7 @@ class GridRun:
     out: Path
     cells: tuple[Cell, ...]
     failures: dict[str, str]
-    expected: Mapping[str, ExpectedCell | None]
+    expected: Mapping[str, ExpectedCell]
     """What every cell must be, by its key."""
 
     @property
@@ -208,11 +208,11 @@ def predict_cell(cell: Cell, folder: RunFolder, cache: BagCache | None = None) -
     atomic.write_json(folder.path / DONE[split], marker)
 
 
-def is_done(cell: Cell, out: Path, expected: ExpectedCell | None) -> bool:
+def is_done(cell: Cell, out: Path, expected: ExpectedCell) -> bool:
     """Whether the cell was finished as what is expected now, and its predictions are those it was finished with."""
     folder = out / cell.key
     marker = read_json(folder / DONE[cell.split])
-    if expected is None or "spec" not in marker or marker.get(cell.split) != expected.predicted:
+    if "spec" not in marker or marker.get(cell.split) != expected.predicted:
         return False
     try:
         unlike = differences(RunSpec.from_json(marker["spec"]), expected.spec)
@@ -221,20 +221,17 @@ def is_done(cell: Cell, out: Path, expected: ExpectedCell | None) -> bool:
         return False
 
 
-def expected_cells(wanted: Sequence[Cell]) -> dict[str, ExpectedCell | None]:
-    """What every cell must be, by key; None where the data cannot be read, which running the cell will explain."""
+def expected_cells(wanted: Sequence[Cell]) -> dict[str, ExpectedCell]:
+    """What every cell must be, by key; unusable data, also that of test slides, is refused before training."""
     read: dict[tuple[str, Any], Cohort] = {}  # cells of one fold share it
-    expected: dict[str, ExpectedCell | None] = {}
+    expected: dict[str, ExpectedCell] = {}
     for cell in wanted:
         place = (cell.config.data.model_dump_json(), cell.config.classes)
-        try:
-            if place not in read:
-                read[place] = open_cohort(cell.config.data, ClassHierarchy.load(cell.config.classes))
-            cohort = read[place]
-            predicted = predicted_summary(cohort.store, cohort.manifest, cell.split)
-            expected[cell.key] = ExpectedCell(cohort.spec(complete(cell.config)), predicted)
-        except PamsError:
-            expected[cell.key] = None
+        if place not in read:
+            read[place] = open_cohort(cell.config.data, ClassHierarchy.load(cell.config.classes))
+        cohort = read[place]
+        predicted = predicted_summary(cohort.store, cohort.manifest, cell.split)
+        expected[cell.key] = ExpectedCell(cohort.spec(complete(cell.config)), predicted)
     return expected
 
 
