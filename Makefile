@@ -56,12 +56,13 @@ check: $(READY)  ## format, lint, types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@cd benchmarks && ../$(BIN)/mypy --config-file mypy.ini
 
 format: $(READY)  ## let ruff rewrite the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-pages: $(READY)  ## write the generated pages of docs/ anew
+pages: $(READY)  ## write the generated pages of docs/
 	@$(BIN)/python docs/generate_methods.py
 	@$(BIN)/python docs/generate_numbers.py
 	@$(BIN)/python docs/generate_cli.py

@@ -2,7 +2,7 @@
 
     python benchmarks/inference.py [--rows 100000] [--resamples 2000]
 
-Seven classes at three levels, two slides per patient; every metric of every level with its interval and p-value. The
+Seven classes at two levels, two slides per patient; every metric of every level with its interval and p-value. The
 loop does a part of it: accuracy, one-vs-rest AUC and the misses at equal false alarms of the finest level, two models,
 one resample; it is timed on a few resamples and scaled. Exits with 1 when the comparison takes more than a minute per
 million rows (ten seconds for 100,000) or more than 2 GiB, or when a value differs from the loop's.
@@ -45,16 +45,14 @@ def models(rows: int) -> list[Predictions]:
 
 def peer(pair: list[Predictions], weights: np.ndarray | None) -> list[float]:
     """One resample with scikit-learn, and our curve for what it has not."""
-    found = []
+    values = []
     for model in pair:
-        aucs = [
-            sklearn.metrics.roc_auc_score(model.target == c, model.probabilities[:, c], sample_weight=weights)
-            for c in range(7)
-        ]
-        curve = operating_curve(model.target, model.probabilities, TREE, weights=weights)
+        p = np.asarray(model.probabilities)
+        aucs = [sklearn.metrics.roc_auc_score(model.target == c, p[:, c], sample_weight=weights) for c in range(7)]
+        curve = operating_curve(model.target, p, TREE, weights=weights)
         right = sklearn.metrics.accuracy_score(model.target, model.predicted, sample_weight=weights)
-        found += [float(np.mean(aucs)), right, float(curve.missed_at(0.2))]
-    return found
+        values += [float(np.mean(aucs)), right, float(curve.missed_at(0.2))]
+    return values
 
 
 def main() -> int:

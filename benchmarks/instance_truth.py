@@ -32,24 +32,24 @@ RESAMPLES = 500
 WITHIN = ("attention", "evidence", "alone at least as urgent")
 
 
-def look(cohort: TruthCohort, cell: Path) -> dict[int, dict[str, np.ndarray]]:
+def look(cohort: TruthCohort, cell: Path, predictions: Path) -> dict[int, dict[str, np.ndarray]]:
     """Per tested slide, the rankings of its instances and their probabilities [n, boundaries]."""
     learner = load(cell).learner
     index = {slide: number for number, slide in enumerate(cohort.slide_ids)}
     ranks = cohort.hierarchy.ranks().tolist()
-    found = {}
-    for slide in read_table(cell / "predictions.csv")["slide_id"]:
+    rankings = {}
+    for slide in read_table(predictions)["slide_id"]:
         number = index[slide]
         bag, target = cohort.bags[number], int(cohort.targets[number])
         attention = learner.predict(BagBatch.single(bag, slide), attention=True).attention[-1].double().numpy()
-        alone = each_alone(learner, bag, slide)[-1]
-        found[number] = {
+        *_, alone = each_alone(learner, bag, slide)[0]
+        rankings[number] = {
             "attention": attention,
             "evidence": evidence(alone, attention)[:, target],
             "alone at least as urgent": alone[:, ranks.index(ranks[target]) :].sum(1),
             "boundaries": np.stack(list(at_least(alone, ranks).values()), axis=1),
         }
-    return found
+    return rankings
 
 
 def within(cohort: TruthCohort, values: dict[int, np.ndarray]) -> dict[int, float]:
@@ -110,9 +110,11 @@ def main() -> None:
     print(f"{len(usable)} of {len(cohort.bags)} slides hold other instances than those of their label")
     arms: dict[str, list[dict[int, dict[str, np.ndarray]]]] = defaultdict(list)
     for cell in sorted((given.bench / "cells").iterdir()):
-        if (cell / "predictions.csv").is_file():
+        for predictions in sorted(cell.glob("predictions/*test.csv")):
             model, method, seed = cell.name.replace("%25", "%").split("--")[:3]
-            arms[f"{model}; {method}; {seed}"].append(look(cohort, cell))
+            arms[f"{model}; {method}; {seed}"].append(look(cohort, cell, predictions))
+    if not arms:
+        raise SystemExit(f"{given.bench} holds no predictions of a test split; expected cells/*/predictions/*test.csv")
     print("| model; method; seed | slides | " + " | ".join(WITHIN) + " | all instances: AUC | probability − share |")
     print("|---|---|---|---|---|---|---|")
     found: dict[str, dict[str, dict[int, float]]] = {}

@@ -31,7 +31,7 @@ def losses(hierarchy: ClassHierarchy) -> dict[str, Callable[[], Tensor]]:
     coarse_target = torch.from_numpy(hierarchy.lift(target.numpy(), 0))
     sizes = child_counts(hierarchy, 0)
     margin = LevelMargin(hierarchy.num_classes(0), margin=3.0, memory=256)
-    names = [name for name in methods.__all__ if name.endswith("Loss") and name != "LevelLoss"]
+    names = [name for name in dir(methods) if name.endswith("Loss") and name != "LevelLoss"]
     modules = {name: getattr(methods, name)(hierarchy) for name in names}
     calls: dict[str, Callable[[], Tensor]] = {
         "torch cross_entropy": lambda: torch.nn.functional.cross_entropy(logits, target)

@@ -29,7 +29,7 @@ from pathlib import Path
 import torch
 
 from goals import Goals
-from model_peers import WIDTH, build, copy_into_loop, installed
+from model_peers import WIDTH, LoopDTFD, build, copy_into_loop, installed
 from pams_mil.models import create_model
 
 SIZES, QUICK = (500, 2000, 8000, 30000), (500, 2000)
@@ -94,7 +94,7 @@ def check_same_function(kind: str) -> str:
     theirs, _ = build(kind, "published")
     bag = torch.randn(1000, WIDTH)
     with torch.no_grad():
-        if kind == "dtfd":
+        if isinstance(theirs, LoopDTFD):
             copy_into_loop(ours, theirs)
             difference = ours.eval()(bag).logits - theirs.eval()(bag)[0]
         else:

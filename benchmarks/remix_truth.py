@@ -34,8 +34,6 @@ STRATEGIES: dict[str, tuple[str, dict]] = {
     "randommix 10": ("randommix", {"tau": 10}),
     "randommix 50": ("randommix", {"tau": 50}),
     "sfr uniform": ("sfr", {"init": "uniform"}),
-    "sfr range": ("sfr", {"init": "range"}),
-    "sfr kmeans": ("sfr", {"init": "kmeans"}),
     "sfr L=11 k=3": ("sfr", {"top_k": 3}),
     "sfr L=11 k=6 (default)": ("sfr", {}),
     "sfr L=11 k=9": ("sfr", {"top_k": 9}),
@@ -94,9 +92,9 @@ def ranking(cohort: TruthCohort, weights: list[np.ndarray], name: str, a: int, b
     if kind != "sfr" or options.get("selection") == "all":
         return None
     settings = {key: value for key, value in options.items() if key in ("init", "clusters")}
-    found = cluster((cohort.bags[a], cohort.bags[b]), generator=torch.Generator().manual_seed(0), **settings)
-    share = shares(found, len(cohort.bags[a]))
-    return np.array([share[label][0] for label in found.labels[: len(cohort.bags[a])].tolist()])
+    clusters = cluster((cohort.bags[a], cohort.bags[b]), **settings)
+    share = shares(clusters, len(cohort.bags[a]))
+    return np.array([share[label][0] for label in clusters.labels[: len(cohort.bags[a])].tolist()])
 
 
 def measure(cohort: TruthCohort, weights: list[np.ndarray], name: str, pairs: list[tuple[int, int]]) -> np.ndarray:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,7 @@ def read_tiles(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
     with ThreadPoolExecutor(2) as pool:
         source = find_slides([path])[0]
-        with prepare(source, TileSettings(mpp=MPP, tile_px=TILE_PX), WorkSettings(), pool) as slide:
+        with closing(prepare(source, TileSettings(mpp=MPP, tile_px=TILE_PX), WorkSettings(), pool)) as slide:
             return np.concatenate([block.tiles for block in slide.stream]), slide.plan.coords_px0
 
 
@@ -81,7 +82,9 @@ def plain_loop(paths: list[Path], corners: np.ndarray, encoder, batch: int) -> f
             side = round(TILE_PX * MPP / float(slide.properties[openslide.PROPERTY_NAME_MPP_X]))
             for start in range(0, len(corners), batch):
                 tiles = [
-                    slide.read_region((x, y), 0, (side, side)).convert("RGB").resize((TILE_PX, TILE_PX), Image.BILINEAR)
+                    slide.read_region((x, y), 0, (side, side))
+                    .convert("RGB")
+                    .resize((TILE_PX, TILE_PX), Image.Resampling.BILINEAR)
                     for x, y in corners[start : start + batch].tolist()
                 ]
                 encoder(np.stack([np.asarray(tile) for tile in tiles]))
@@ -105,9 +108,7 @@ def compare_speed(rounds: int, count: int, goals: Goals) -> None:
             seconds.setdefault("loop, 32 tiles at a time", []).append(plain_loop(paths, corners, encoder, 32))
             seconds.setdefault("loop, one tile at a time", []).append(plain_loop(paths, corners, encoder, 1))
     ours = statistics.median(seconds["pipeline"])
-    print(
-        f"{total} tiles of {count} slides, {TILE_PX} px at {MPP} mpp from 0.5 mpp, {encoder.name} on {encoder.device}"
-    )
+    print(f"{total} tiles of {count} slides, {TILE_PX} px at {MPP} mpp from 0.5 mpp, {encoder.name}")
     for name, values in seconds.items():
         taken = statistics.median(values)
         print(f"{name:26s} {total / taken:7.1f} tiles/s   pipeline / this: {taken / ours:.2f}")
