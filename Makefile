@@ -56,7 +56,7 @@ check: $(READY)  ## format, lint, types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@cd benchmarks && ../$(BIN)/mypy --config-file mypy.ini
+	@$(BIN)/mypy --config-file benchmarks/mypy.ini
 
 format: $(READY)  ## let ruff rewrite the code
 	@$(BIN)/ruff format .
