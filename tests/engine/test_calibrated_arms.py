@@ -59,7 +59,7 @@ def test_the_table_shows_it_where_it_was_asked_for(finished):
     assert all(row["calibrated"] is None for row in plain.to_json()["rows"])
     bench = summarize_grid(finished, "ce", resamples=0, calibrated=True)
     table = operating_table(bench, bench.rows[0].model)
-    assert table.heads[-1].label == CALIBRATED
+    assert table.heads[-1].text == CALIBRATED
     shown = {row[0]: row[-1] for row in table.rows}
     decided = next(iter(with_calibrated(finished, read_entries(finished))[0])).calibrated
     runs = list(decided.values())

@@ -113,7 +113,7 @@ def test_failures_are_listed_and_not_fatal(cohort, tmp_path, monkeypatch):
     assert read_table(tmp_path / "failures.csv")["error"] == ["The loss is not finite."]
     assert told[-1][0] == 1.0
     bench = summarize(read_entries(done), reference="ce", resamples=20, missing=done.failures)
-    assert [len(row.repetitions) for row in bench.rows] == [2, 1]
+    assert [len(row.runs) for row in bench.rows] == [2, 1]
     assert bench.rows[1].comparison.n == 8
     assert bench.rows[1].comparison.seeds == (2, 1)
     monkeypatch.undo()

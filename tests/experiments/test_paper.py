@@ -142,7 +142,7 @@ def test_times_of_every_remix():
 
 def test_metrics_see_the_direction_of_mistakes():
     table = paper.metrics_study().further.tables[0]
-    heads = [head.label for head in table.heads]
+    heads = [head.text for head in table.heads]
     a, b = (dict(zip(heads, (cell.text for cell in row), strict=True)) for row in table.cells)
     assert (a["Accuracy"], a["ECC"], a["EMC"]) == (b["Accuracy"], b["ECC"], b["EMC"])
     assert float(a["AsCC"]) < float(b["AsCC"])

@@ -48,7 +48,7 @@ def bench():
 def operating(summary, place):
     """The row of a method, by the heads of its table."""
     table = operating_table(summary, "AB-MIL")
-    return dict(zip([head.label for head in table.heads], table.rows[place], strict=True))
+    return dict(zip([head.text for head in table.heads], table.rows[place], strict=True))
 
 
 def test_deviations_are_over_runs_and_the_rest_over_all(bench):

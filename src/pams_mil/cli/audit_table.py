@@ -76,7 +76,7 @@ def page_table(content: ReportTable, title: str = "", *, small: bool = True) -> 
         return Text(cell.text, style=styles.get(cell.mark, "")) + Text(below, style="dim")
 
     rows = [[shown(cell, column) for column, cell in enumerate(row)] for row in content.cells]
-    heads = [head.label for head in content.heads]
+    heads = [head.text for head in content.heads]
     return make_table(heads, rows, title=title or content.caption, left=names)
 
 
@@ -162,7 +162,7 @@ def show_bench(result: Bench) -> None:
         if len(result.models) == 1:  # every row would name it
             table = ReportTable(table.head[1:], [row[1:] for row in table.rows])
         output.print(page_table(table, title, small=False))
-    several = max(len(row.repetitions) for row in result.rows) > 1
+    several = max(len(row.runs) for row in result.rows) > 1
     what = "Mean ± sd over seeds" if several else "One network each"
     output.print(f"{what}, in percent; best bold, second underlined.", style="dim")
     for model, orders in result.orders.items():

@@ -74,7 +74,7 @@ def bench(
         for row in result.rows:
             runs = [] if row.epochs is None else [run for run in map(run_of, row.files) if run is not None]
             # Seeds of a trained row are averaged; folds test other slides, and no command shows those of all.
-            view = view_command(*runs) if runs and len(runs) == len(row.repetitions) else ""
+            view = view_command(*runs) if runs and len(runs) == len(row.runs) else ""
             reports = [report for run in runs for report in sorted((run / "reports").glob("*"))]
             pages, pictures = slide_files(row.predictions.slide_ids, folder, reports)
             again = audit_command(row.name, row.files, classes, view=view)
@@ -82,7 +82,7 @@ def bench(
         write_bench(result, folder, further, links)
     if json:
         tables = [
-            {"caption": table.caption, "head": [head.label for head in table.heads],
+            {"caption": table.caption, "head": [head.text for head in table.heads],
              "rows": [[cell.text for cell in row] for row in table.cells]}
             for table in further.tables
         ]  # fmt: skip

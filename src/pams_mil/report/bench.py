@@ -48,25 +48,18 @@ class Entry:
     """Where the predictions are."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One method on one model."""
+@dataclass(frozen=True, kw_only=True)
+class Row(Entry):
+    """One method on one model: its predictions and their scores."""
 
-    model: str
-    method: str
-    repetitions: tuple[str, ...]
     levels: list[LevelScores]
     """Scores by level, the finest last."""
     comparison: Comparison | None
     """Against the reference method on the same model; None for the reference itself."""
     predictions: Predictions
     """Of all its networks."""
-    epochs: Epochs | None = None
-    """Validation scores by epoch."""
-    calibrated: LevelScores | None = None
+    calibrated_scores: LevelScores | None = None
     """The finest level with calibrated probabilities and the Bayes rule for AsCC."""
-    files: tuple[Path, ...] = ()
-    """Where its predictions are."""
 
     def score(self, key: str, level: int = -1) -> Contrast:
         """A metric at a level; NaN where it is not known."""
@@ -89,7 +82,7 @@ class Row:
     @property
     def networks(self) -> str:
         """How many networks the row is about, e.g. "3 seeds x 5 folds"."""
-        seeds, points = len(self.repetitions), self.points
+        seeds, points = len(self.runs), self.points
         if points is None or points.networks == seeds:
             averaged = len(self.predictions.weights)
             one = "one network" if averaged < 2 else f"the mean of {averaged} networks"
@@ -190,7 +183,7 @@ class Bench:
                 {
                     "model": row.model,
                     "method": row.method,
-                    "runs": list(row.repetitions),
+                    "runs": list(row.runs),
                     "levels": {
                         scores.name: {
                             key: {**score.to_json(), "seeds": list(score.seeds)} for key, score in scores.scores.items()
@@ -199,7 +192,7 @@ class Bench:
                     },
                     "compared_at_false_alarms": self.rate(),
                     "epochs": row.epochs,
-                    "calibrated": None if row.calibrated is None else row.calibrated.to_json(),
+                    "calibrated": None if row.calibrated_scores is None else row.calibrated_scores.to_json(),
                     "operating_points": None if row.points is None else row.points.to_json(),
                     "against_reference": None if row.comparison is None else row.comparison.to_json(),
                 }
@@ -236,15 +229,11 @@ def summarize(
             decided = None if entry.calibrated is None else join_seeds(entry.method, entry.calibrated)
             rows.append(
                 Row(
-                    model=model,
-                    method=entry.method,
-                    repetitions=tuple(entry.runs),
+                    **vars(entry),
                     levels=score(joined[entry.method], resamples=resamples),
                     comparison=by_name.get(entry.method),
                     predictions=joined[entry.method],
-                    epochs=entry.epochs,
-                    calibrated=None if decided is None else score(decided, resamples=resamples)[-1],
-                    files=entry.files,
+                    calibrated_scores=None if decided is None else score(decided, resamples=resamples)[-1],
                 )
             )
         if hierarchy.other_orders:

@@ -179,7 +179,7 @@ def matched_text(bench: Bench, row: Row, level: int) -> str:
 
 def caption(bench: Bench) -> str:
     """What the numbers are, in one sentence."""
-    counts = sorted({len(row.repetitions) for row in bench.rows})
+    counts = sorted({len(row.runs) for row in bench.rows})
     runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     what = "one network each" if counts == [1] else f"mean ± population standard deviation over {runs} seeds per row"
     subset = "Test" if bench.split == "test" else "Validation"
@@ -282,9 +282,9 @@ def operating_table(bench: Bench, model: str) -> ReportTable:
                "shares of the slides, with the calls in the files"),
         Column(f"{bench.hierarchy.names()[0]} recognized ↑", spread("least_urgent_recall"), least.meaning),
     ]  # fmt: skip
-    if any(row.calibrated is not None for row in bench.rows):
-        columns.append(Column(CALIBRATED, lambda row: None if row.calibrated is None else (
-            f"{_pair(row.calibrated)}; {100 * row.calibrated.values['ascc']:.1f}")))  # fmt: skip
+    if any(row.calibrated_scores is not None for row in bench.rows):
+        columns.append(Column(CALIBRATED, lambda row: None if (scores := row.calibrated_scores) is None else (
+            f"{_pair(scores)}; {100 * scores.values['ascc']:.1f}")))  # fmt: skip
     return ReportTable.of(bench.of_model(model), columns)
 
 

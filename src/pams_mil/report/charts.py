@@ -41,16 +41,32 @@ def model_charts(scores: LevelScores, hierarchy: ClassHierarchy) -> list[ModelCh
 
 
 def mistakes_by_distance(scores: LevelScores, hierarchy: ClassHierarchy) -> ModelChart | None:
-    """Misses and false alarms by how far the call is from the truth; None of too many classes."""
+    """Misses (left) and false alarms by how far the call is from the truth; None of too many classes."""
     if len(scores.classes) > READABLE:
         return None
     S, severe, distance = scores.confusion, hierarchy.outranks(scores.level), hierarchy.distance(scores.level)
     steps = range(1, len(S))
     under, over = ([int(S[side & (distance == step)].sum()) for step in steps] for side in (severe, severe.T))
+    row, label, half, top = 26, 46, 200, 28
+    most = max([1, *under, *over])
+    center = half + label
+    parts = [
+        svg.text(center - 26, 16, "missed urgency", "end severe-text"),
+        svg.text(center + 26, 16, "false alarms", "over-text"),
+    ]
+    for position, (low, high) in enumerate(zip(under, over, strict=True)):
+        y = top + position * row
+        width_low, width_high = low / most * (half - 26), high / most * (half - 26)
+        parts.append(svg.text(center, y + 15, str(position + 1), "mid dim"))
+        parts.append(svg.bar(center - 16 - width_low, y + 3, width_low, 18, "severe"))
+        parts.append(svg.bar(center + 16, y + 3, width_high, 18, "over"))
+        parts.append(svg.text(center - 22 - width_low, y + 15, str(low or ""), "end"))
+        parts.append(svg.text(center + 22 + width_high, y + 15, str(high or "")))
+    picture = svg.picture(2 * center, top + row * len(under) + 6, "mistakes by distance", parts)
     tied = int(S[~severe & ~severe.T & (distance > 0)].sum())
     words = f"{counted(tied, 'mistake')} between equally urgent classes, in neither direction"
     note = Markup('<span class="key"><i class="tied"></i>{}</span>').format(words) if tied else ""
-    return ModelChart("Mistakes by distance between the classes", diverging_bars(under, over), note)
+    return ModelChart("Mistakes by distance between the classes", picture, note)
 
 
 def direction_of_errors(scores: LevelScores, hierarchy: ClassHierarchy) -> ModelChart | None:
@@ -74,38 +90,15 @@ MODEL_CHARTS: list[Callable[[LevelScores, ClassHierarchy], ModelChart | None]] =
 """What the audit's page draws of every model; a chart of your own is one more function here."""
 
 
-def diverging_bars(under: Sequence[int], over: Sequence[int]) -> Markup:
-    """Mistakes by distance: missed urgency to the left, false alarms to the right, one row per distance from 1."""
-    row, label, half, top = 26, 46, 200, 28
-    most = max([1, *under, *over])
-    center = half + label
-    parts = [
-        svg.text(center - 26, 16, "missed urgency", "end severe-text"),
-        svg.text(center + 26, 16, "false alarms", "over-text"),
-    ]
-    for position, (low, high) in enumerate(zip(under, over, strict=True)):
-        y = top + position * row
-        width_low, width_high = low / most * (half - 26), high / most * (half - 26)
-        parts.append(svg.text(center, y + 15, str(position + 1), "mid dim"))
-        parts.append(svg.bar(center - 16 - width_low, y + 3, width_low, 18, "severe"))
-        parts.append(svg.bar(center + 16, y + 3, width_high, 18, "over"))
-        parts.append(svg.text(center - 22 - width_low, y + 15, str(low or ""), "end"))
-        parts.append(svg.text(center + 22 + width_high, y + 15, str(high or "")))
-    return svg.picture(2 * center, top + row * len(under) + 6, "mistakes by distance", parts)
-
-
 def expected_class(
     classes: Sequence[str], expected: Sequence[float], ranks: Sequence[int], slides: Sequence[int],
     names: Sequence[str] = (),
 ) -> Markup:  # fmt: skip
     """Where the probability of misclassified slides points, per true class; left of the mark urgency is missed.
 
-    Args:
-        classes: Least urgent first.
-        expected: Mean class number, from 1, of each true class's wrong slides; not finite where none is wrong.
-        ranks: Urgency of the classes; a mean nearest to an equally urgent class is neither missed nor over-called.
-        slides: How many slides of each class there are.
-        names: The classes' names at full length, beside the rows; the classes themselves when there are none.
+    `expected` is the mean class number, from 1, of each true class's wrong slides; not finite where none is wrong. A
+    mean nearest to an equally urgent class is neither missed nor over-called. `slides` counts those of each class,
+    `names` are the classes at full length.
     """
     count = len(classes)
     rows = svg.Rows(range(1, count + 1), names or classes, left=200, width=290, row=28)

@@ -106,7 +106,7 @@ class ScreenModel:
             target=predictions.target,
             decided=predictions.predicted,
             path=None if p is None else predictions.path,
-            patients=predictions.patient_ids,
+            patients=None if predictions.patient_ids is None else predictions.patients,
             probability=None if p is None else p[np.arange(len(p)), predictions.target],
             weight=1.0 / seeds,
             networks=[predictions.network_name(row) for row in rows] if seeds > 1 else None,
@@ -148,14 +148,11 @@ def live_data(
     needed: Mapping[str, float] | None = None,
     rule: str = "--decide kappa=",
 ) -> dict[str, Any]:
-    """What the script of a page needs, as plain JSON.
+    """What the script of a page needs, as plain JSON; classes of the models may be ordered differently.
 
-    Args:
-        models: With or without probabilities. Their classes may be ordered differently.
-        penalty: P of the weight that sorts misses by gravity.
-        file: Where the slides of a large page are, from the page; None: nowhere.
-        needed: The smallest κ that meets the bounds of a certificate, by order of urgency.
-        rule: The option of the commands that sets κ.
+    The `penalty` P sorts misses by gravity. `file` is where the slides of a large page are, from the page (None:
+    nowhere), `needed` the smallest κ that meets the bounds of a certificate, by order of urgency, and `rule` the option
+    of the commands that sets κ.
     """
     embedded = is_embedded(models)
     return {

@@ -132,15 +132,11 @@ Mark = Literal["", "best", "second"]
 _MARKDOWN = {"": "{}", "best": "**{}**", "second": "<u>{}</u>"}
 
 
-class TableHead(NamedTuple):
-    """A column's head; `meaning` explains it in one line on hover, focus and tap."""
-
-    label: str
-    meaning: str = ""
-
-
 class TableCell(NamedTuple):
-    """Text, small print below it, whether it is the best or second of its kind, where it leads and what it means."""
+    """A cell or head: text, small print below it, whether it is the best or second of its kind, and where it leads.
+
+    `meaning` explains it in one line on hover, focus and tap.
+    """
 
     text: str
     small: str = ""
@@ -186,7 +182,7 @@ class Column(NamedTuple):
 class ReportTable:
     r"""Heads and rows; columns in `text` are words, set to the left and wrapped, all others numbers.
 
-    >>> head = ["model", TableHead("ACC", "share of slides called right")]
+    >>> head = ["model", TableCell("ACC", meaning="share of slides called right")]
     >>> table = ReportTable(head, [["a|b", TableCell("90 %", mark="best")]])
     >>> print(table.markdown())
     | model | ACC |
@@ -194,7 +190,7 @@ class ReportTable:
     | a\|b | **90 %** |
     """
 
-    head: Sequence[str | TableHead]
+    head: Sequence[str | TableCell]
     rows: Sequence[Sequence[str | TableCell]]
     text: Collection[int] = (0,)
     caption: str = ""
@@ -205,12 +201,12 @@ class ReportTable:
     ) -> ReportTable:
         """One row for every item."""
         rows = [[column.show(item) for column in columns] for item in items]
-        return cls([TableHead(column.label, column.meaning) for column in columns], rows, text, caption)
+        return cls([TableCell(column.label, meaning=column.meaning) for column in columns], rows, text, caption)
 
     @property
-    def heads(self) -> list[TableHead]:
+    def heads(self) -> list[TableCell]:
         """All heads with their explanations."""
-        return [head if isinstance(head, TableHead) else TableHead(head) for head in self.head]
+        return [head if isinstance(head, TableCell) else TableCell(head) for head in self.head]
 
     @property
     def cells(self) -> list[list[TableCell]]:
@@ -225,8 +221,8 @@ class ReportTable:
 
     def __str__(self) -> str:
         """Aligned columns for a terminal, small print behind its value."""
-        shown = [[f"{cell.text} [{cell.small}]" if cell.small else cell.text for cell in row] for row in self.cells]
-        lines = [[head.label for head in self.heads], *shown]
+        rows = [self.heads, *self.cells]
+        lines = [[f"{cell.text} [{cell.small}]" if cell.small else cell.text for cell in row] for row in rows]
         widths = [max(len(line[column]) for line in lines) for column in range(len(self.head))]
         return "\n".join(
             "  ".join(
@@ -240,7 +236,7 @@ class ReportTable:
 
     def markdown(self) -> str:
         """The table as Markdown, without small print."""
-        lines = [[markdown_text(head.label) for head in self.heads], ["---"] * len(self.head)]
+        lines = [[markdown_text(head.text) for head in self.heads], ["---"] * len(self.head)]
         lines += [[_MARKDOWN[cell.mark].format(markdown_text(cell.text)) for cell in row] for row in self.cells]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

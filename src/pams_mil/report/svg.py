@@ -41,14 +41,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 @dataclass(frozen=True)
 class Plane:
-    """Axes from their first tick to their last, and where in a picture of this size a point lies.
-
-    Attributes:
-        width: Of the picture.
-        height: Of the picture.
-        xs: Ticks from left to right, see `ticks`.
-        ys: Ticks from below.
-    """
+    """Axes from their first tick (left, below) to their last, and where in a picture of this size a point lies."""
 
     width: float
     height: float
@@ -93,14 +86,9 @@ class Plane:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows below one another on one scale, from its first tick to its last; their names stand at the left.
+    """Rows of a height below one another on one scale, `width` wide and from its first tick to its last.
 
-    Attributes:
-        ticks: Of the scale, see `ticks`.
-        names: Of the rows.
-        left: Where the scale begins.
-        width: Of the scale.
-        row: Height of a row.
+    The scale begins at `left`; the names of the rows stand before it.
     """
 
     ticks: Sequence[float]

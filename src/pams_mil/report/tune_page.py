@@ -30,12 +30,8 @@ def tune_page(
 ) -> str:
     """The record of a tuning (`tune.json`) and the comparisons of its choice as one HTML page.
 
-    Args:
-        record: What `tune.json` holds.
-        hierarchy: The class hierarchy.
-        audits: Comparisons of the choice with the reference by the folder of their page, beside this one.
-        held_out: Slides that were in no fold.
-        links: Where a recipe's slides lead, by the folder of the page and the recipe's name.
+    `audits` compare the choice with the reference, by the folder of their page beside this one; `held_out` slides were
+    in no fold; `links` say where a recipe's slides lead, by the folder of the page and the recipe's name.
     """
     # The strictest comparison first: on slides that neither training nor the choice has seen, where there are any.
     place, leading = next((place, audits[place]) for place in PLACES if place in audits)
