@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GroupShuffleSplit, ShuffleSplit, StratifiedShuffleSplit
-from sklearn.utils import assert_all_finite, get_tags
+from sklearn.utils import _safe_indexing, assert_all_finite, get_tags, indexable
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
@@ -94,15 +94,17 @@ class SeverityClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  #
             )
         frozen = isinstance(self.estimator, FrozenEstimator)
         patients = np.arange(len(labels)) if groups is None else column_or_1d(groups)
-        train: Any = slice(None)
-        held: Any = slice(None)
+        fitted: Any = (X, labels, patients)
+        calibrating: Any = fitted
         if self.alpha is not None and not frozen:
             train, held = self._parted(labels, patients, groups is not None)
-        self.estimator_ = self.estimator if frozen else clone(self.estimator).fit(_rows(X, train), labels[train])
+            columns = indexable(X, labels, patients)
+            fitted, calibrating = ([_safe_indexing(one, rows) for one in columns] for rows in (train, held))
+        self.estimator_ = self.estimator if frozen else clone(self.estimator).fit(*fitted[:2])
         self._learn_classes(labels)
         self.kappa_, self.certificate_ = 1.0 if self.kappa is None else float(self.kappa), None
         if self.alpha is not None:
-            self.certificate_ = self._certified(_rows(X, held), labels[held], patients[held])
+            self.certificate_ = self._certified(*calibrating)
             self.kappa_ = self.certificate_.kappa
         return self
 
@@ -173,16 +175,3 @@ class SeverityClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  #
         )
         # Rows are called one by one, so the bound is on a row of a new patient, not on the patient's most urgent call.
         return certify(predictions, alpha=self.alpha, unit="slide")
-
-
-def _rows(X: Any, rows: Any) -> Any:
-    """Rows of an array, sparse matrix, frame or list."""
-    if isinstance(rows, slice):
-        return X
-    if hasattr(X, "iloc"):
-        return X.iloc[rows]
-    if hasattr(X, "tocsr"):
-        return X.tocsr()[rows]
-    if isinstance(X, (list, tuple)):
-        return [X[row] for row in rows]
-    return X[rows] if hasattr(X, "columns") else np.asarray(X)[rows]
