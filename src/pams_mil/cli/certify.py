@@ -120,7 +120,11 @@ def certify(
             place = folder if by is None else folder / "certificates" / names[group]
             written[group] = write_certificate(one, page, place)
     if json:
-        contents = {group: _without_patients(one.to_json()) for group, (one, _) in certificates.items()}
+        # Without the patients' breakpoints.
+        contents = {
+            group: {**one.to_json(), "calibration": {"digest": one.calibration}}
+            for group, (one, _) in certificates.items()
+        }
         print_json(contents[""] if by is None else {"by": by, "certificates": contents})
     for number, (group, (one, _)) in enumerate(certificates.items()):
         if not json:
@@ -150,10 +154,6 @@ def _counts(certificate: Certificate, model: Predictions, kappa: float) -> dict[
         "meets_bounds": kappa >= certificate.kappa,
         "sentence": f"At κ = {kappa:.4g}, {sentences} {bounds_sentence(needed, kappa)}",
     }
-
-
-def _without_patients(content: dict[str, Any]) -> dict[str, Any]:
-    return {**content, "calibration": {"digest": content["calibration"]["digest"]}}
 
 
 def show(certificate: Certificate) -> None:

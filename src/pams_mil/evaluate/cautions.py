@@ -7,6 +7,7 @@ With n slides, let c be the class called most often, n_c how often it is called 
 | seen patients | patients that the model has seen are scored; see `pams_mil.data.exposure` |
 | constant | n − n_c = 0: every slide is called c |
 | collapsed | 0 < n − n_c < (n − N_c) / 4: something else is called less than a quarter as often as it is true |
+| one-sided rule | the calls of a chosen operating point are constant or collapsed, which is no fault of the model |
 | no skill | K > 1 classes occur, and their recall averages at most 1/K, as a constant call's does, at every level |
 | contradictory calls | probabilities are given, and the call is not the most probable class |
 | equal probabilities | several classes are the most probable, so the call is the least urgent of them |
@@ -15,14 +16,14 @@ With n slides, let c be the class called most often, n_c how often it is called 
 | few patients | fewer than 29: 0.9^n > 0.05, so a mistake made in one patient of ten may well not occur at all |
 
 The rule for collapse has no threshold on n_c alone: a model that says "benign" 96 times in 100 has not collapsed where
-95 slides are benign. The first three disqualify: such a model is not safer than another, whatever its scores say.
+95 slides are benign. Constant, collapsed and no skill disqualify: such a model is not safer than another, whatever its
+scores say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -33,19 +34,6 @@ from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics import reduce
 from pams_mil.metrics.confusion import count_cells
 
-Kind = Literal[
-    "seen patients",
-    "constant",
-    "collapsed",
-    "one-sided rule",
-    "no skill",
-    "contradictory calls",
-    "equal probabilities",
-    "miscalibrated",
-    "absent classes",
-    "few patients",
-]
-
 COLLAPSED_BELOW = 0.25
 MISCALIBRATED = 0.1
 RARE_MISTAKE = 0.1
@@ -55,9 +43,9 @@ FEW_PATIENTS = 29
 
 @dataclass(frozen=True)
 class Caution:
-    """One thing to say first; one that disqualifies leaves nothing to compare."""
+    """One thing to say first, of a kind in the table above; one that disqualifies leaves nothing to compare."""
 
-    kind: Kind
+    kind: str
     message: str
     disqualifies: bool = False
 

@@ -8,7 +8,7 @@ scored describe the two curves; to compare decisions as deployed, fix κ beforeh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,16 +17,16 @@ import numpy.typing as npt
 
 from pams_mil.arrays import Array
 from pams_mil.atomic import plain
+from pams_mil.data.tables import OnFraction
 from pams_mil.errors import PredictionsError, counted, listing
 from pams_mil.evaluate.cautions import cautions
 from pams_mil.evaluate.contrast import Contrast, adjusted
 from pams_mil.evaluate.inference import SWAPS, MethodPair, common_networks
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.metrics.metric import METRICS, Metric, false_alarms_there, metrics_for, missed_there
+from pams_mil.metrics.operating import exact_curve
 from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.severity import PENALTY
-
-OnFraction = Callable[[float], None]
 
 _COST_GRID = np.geomspace(0.1, 100.0, 121)
 
@@ -299,12 +299,9 @@ def _cheaper(pair: MethodPair) -> tuple[tuple[float, float], ...]:
     """Ranges of κ on a grid in which the candidate's expected cost is the lower one."""
     costs = []
     for networks in pair.sides:
-        path, slides = networks.slides.path, networks.slides
-        true = path.ranks[slides.target]
-        reach, exceed = np.sort(path.kappa_to_reach(slides.target)), np.sort(path.kappa_to_exceed(slides.target))
-        missed = 1.0 - np.searchsorted(reach, _COST_GRID, side="right") / len(true)
-        alarms = np.searchsorted(exceed, _COST_GRID, side="right") / len(true)  # NaN sorts last: never exceeded
-        costs.append(alarms + _COST_GRID * missed)
+        curve = exact_curve(networks.slides.path, networks.slides.target)
+        place = np.searchsorted(curve.kappa, _COST_GRID, side="right") - 1
+        costs.append(curve.false_alarms[place] + _COST_GRID * curve.missed[place])
     # Equal curves are summed in another order, and must not count as cheaper.
     better = costs[1] < costs[0] - 1e-12
     edges = np.flatnonzero(np.diff(np.concatenate([[0], better.astype(np.int64), [0]])))

@@ -22,9 +22,7 @@ from pams_mil.report.tune_page import recipe_table
 class TuningReport:
     """The choice of a tuning: a sentence and a short table as its repr, with a picture in a notebook.
 
-    Attributes:
-        folder: Where it is.
-        record: What `tune.json` holds.
+    `record` is what `tune.json` in `folder` holds.
     """
 
     folder: Path

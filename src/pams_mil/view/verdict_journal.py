@@ -83,15 +83,10 @@ class Verdict:
 
 
 class Journal:
-    """The verdicts of one reader.
+    """The verdicts of one reader, in a folder; `blind` says whether the reader's session hides calls.
 
-    Args:
-        folder: Where the journal lies.
-        reviewer: The reader's name.
-        hierarchy: The classes.
-        digests: What each slide's verdicts are about, as `Cases.digests`; those on anything else are kept, not shown.
-        targets: True classes, where known; they reach the table for slides that the reader has given a class.
-        blind: Whether the reader's session hides calls.
+    `digests` say what each slide's verdicts are about, as `Cases.digests`; those on anything else are kept, not shown.
+    `targets`, the true classes where known, reach the table for slides that the reader has given a class.
     """
 
     def __init__(

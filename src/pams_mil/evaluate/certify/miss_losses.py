@@ -133,10 +133,8 @@ class SlideReach:
     def miss_losses(self, unit: Unit = "case", boundary: int | None = None) -> LossCurve:
         """How the patients' missed urgency falls with κ.
 
-        Args:
-            unit: "case" or "slide".
-            boundary: Only patients (under `slide`, slides) at or above this rank count, and a miss is a call below it;
-                None: all count, and a miss is a call below the label.
+        Of a `boundary` only patients (under `slide`, slides) at or above this rank count, and a miss is a call below
+        it; else all count, and a miss is a call below the label.
 
         >>> reach = np.array([[0.0, 3.0], [0.0, 0.5], [0.0, 9.0]])  # two slides of patient 0, one of patient 1
         >>> SlideReach(reach, np.array([1, 1, 1]), np.array([0, 0, 1])).miss_losses().kappa.tolist()

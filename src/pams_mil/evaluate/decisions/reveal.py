@@ -307,13 +307,8 @@ def reveal_reviews(
 ) -> Reveal:
     """The κ that the verdicts of `reviews.csv` files act by, given the predictions that were read.
 
-    Deferred cases have no class and are left out. A verdict counts as blind where its column `blind` says yes.
-
-    Args:
-        reviews: One file per reader, as `pams view` writes them.
-        predictions: The probabilities that the readers saw calls of.
-        hierarchy: Order and ties of the classes.
-        kappa: What the calls on the screen were made with where the column `kappa` is empty: as predicted.
+    Deferred cases have no class and are left out. A verdict counts as blind where its column `blind` says yes; where
+    its column `kappa` is empty, the call on the screen was made with `kappa`.
     """
     model = read_predictions(predictions, hierarchy, Source(labels_needed=False))
     if model.probabilities is None:

@@ -85,8 +85,6 @@ def agreement(calls: npt.ArrayLike, shown: npt.ArrayLike) -> Array:
 
 
 UTILIZATIONS = tuple(round(0.05 * step, 2) for step in range(1, 20))
-
-
 FIRST = 0.2
 """The share of the pile that is read first."""
 
@@ -170,16 +168,11 @@ def wait_in_arrival_order(utilization: float) -> float:
 def order_worth(
     truths: Mapping[str, Ints], call: Ints, order: Ints, ranks: Ints, probabilities: Array | None
 ) -> dict[str, Any]:
-    """What an order is worth on these cases: pile and queue against first in, first out, for a page.
+    """What an order (rows, [n]) is worth on these cases: pile and queue against first in, first out, for a page.
 
-    Args:
-        truths: What may be taken for the truth, best first, each [n] with -1 where unknown. The first that knows
-            anything is used and named as `basis`; failing all, for the queue alone, the probabilities, as if they were
-            calibrated: the expected count of class t among cases called r is the sum of p_t over them.
-        call: [n] the calls.
-        order: [n] rows in reading order.
-        ranks: [c] urgency of the classes.
-        probabilities: [n, c], where there are any.
+    `truths` may be taken for the truth, best first, each [n] with -1 where unknown. The first that knows anything is
+    used and named as `basis`; failing all, for the queue alone, the probabilities [n, c], as if they were calibrated:
+    the expected count of class t among cases called r is the sum of p_t over them.
     """
     basis, truth = next(((name, values) for name, values in truths.items() if (values >= 0).any()), ("", None))
     if truth is not None:
