@@ -16,7 +16,7 @@ from pams_mil.data.exposure import Exposure
 from pams_mil.engine.prediction.certificates import own_certificates
 from pams_mil.engine.prediction.graph import GraphError, graph_inputs, graph_levels, output_names, write_graph
 from pams_mil.engine.prediction.model_card import mean_card, model_card
-from pams_mil.engine.prediction.predict import LoadedRun, exposure_of, load, load_runs
+from pams_mil.engine.prediction.predict import LoadedRun, load, load_runs
 from pams_mil.engine.run import checkpoint
 from pams_mil.engine.run.checkpoint import Checkpoint
 from pams_mil.engine.run.cv_folder import CrossValidationFolder
@@ -65,7 +65,7 @@ def _export_mean(
         graph = _graph_if_possible(loaded, out / "model.onnx", wanted=onnx is True)
         files["model.onnx"] = f"the mean of {len(names)} networks, {graph}"
         files["*/model.onnx"] = f"{graphs} of {len(names)} networks have a graph of their own, checked likewise"
-    known, certificates = _hand_on_knowledge(loaded, exposure_of(loaded), home.path, out)
+    known, certificates = _hand_on_knowledge(loaded, home.path, out)
     files |= known
     atomic.write_text(out / "README.md", mean_card(loaded, names, home, files, certificates, folds.fold))
     weights = [run.weights for run in loaded]
@@ -84,7 +84,7 @@ def _export_run(loaded: LoadedRun, out: Path, *, onnx: bool | None) -> dict[str,
     for file in filter(None, map(discover.code_file, loaded.spec.code)):
         copy_code(file, out)
         files[CODE] = "code of your own that the model or its training is made of; it runs only with --trust-code"
-    known, certificates = _hand_on_knowledge([loaded], loaded.exposure(), loaded.folder.path, out)
+    known, certificates = _hand_on_knowledge([loaded], loaded.folder.path, out)
     files |= known
     atomic.write_text(out / "README.md", model_card(loaded, files, certificates))
     # Last: its presence says that the export is complete, and an export that was cut short can be repeated.
@@ -94,12 +94,10 @@ def _export_run(loaded: LoadedRun, out: Path, *, onnx: bool | None) -> dict[str,
     return files
 
 
-def _hand_on_knowledge(
-    runs: Sequence[LoadedRun], exposure: Exposure | None, folder: Path, out: Path
-) -> tuple[dict[str, str], list[Certificate]]:
+def _hand_on_knowledge(runs: Sequence[LoadedRun], folder: Path, out: Path) -> tuple[dict[str, str], list[Certificate]]:
     """Write which patients the model has seen, and what is certified about it."""
     files = {}
-    if exposure is not None:
+    if (exposure := Exposure.of_all(run.exposure() for run in runs)) is not None:
         exposure.write(out)
         files[EXPOSURE] = "which patients the model has seen, by digest"
     certificates, refused = own_certificates(runs, folder)  # without them the card says that there are none

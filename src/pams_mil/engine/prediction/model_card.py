@@ -111,10 +111,9 @@ def _out_of_fold(scores: dict[str, Any]) -> str:
     """The model's scores in the report of its cross-validation, and how it compares."""
     if not scores.get("files"):
         return "## Out-of-fold scores\n\nNone; `pams cv` makes them.\n"
-    rows = _score_rows(scores["files"][0])
     sentences = scores.get("committee", {}).get("sentences", [])
-    lines = ["## Out-of-fold scores, with 95 % intervals\n", "| level | metric | value |", "|---|---|---|", *rows, ""]
-    return "\n".join([*lines, *(f"- {_inline(sentence)}" for sentence in sentences), ""])
+    table = _score_table("Out-of-fold scores, with 95 % intervals", scores["files"][0])
+    return "\n".join([table, *(f"- {_inline(sentence)}" for sentence in sentences), ""])
 
 
 def _findings(hierarchy: ClassHierarchy) -> str:
@@ -149,19 +148,18 @@ def _test_scores(runs: Sequence[LoadedRun], folder: RunFolder) -> str:
     """The audits of these weights by `pams evaluate`: the split test, other tables, and what is not a test."""
     first, weights = runs[0].folder, sorted(run.weights for run in runs)
     own = first.config().data.manifest.name if first.exists() else None
-    parts: dict[str, list[str]] = {}
+    parts: dict[str, str] = {}
     for model in folder.scores():
         table = model.get("table") or {}
         # Reports may compare several models, or be of weights that were trained on since.
         if sorted(one.split("+")[0] for one in model.get("weights") or ()) == weights:
             title = _title(model, is_own_test=table.get("name") == own and table.get("split") == "test")
-            parts.setdefault(title, _score_rows(model))
+            parts.setdefault(title, _score_table(title, model))
     test = "Test scores"
     tested = any(title.startswith(test) for title in parts)
     sections = [] if tested else [f"## {test}\n\nNone yet; `pams evaluate` makes them.\n"]
-    for title, rows in sorted(parts.items(), key=lambda subset: not subset[0].startswith(test)):
-        sections.append("\n".join([f"## {title}\n", "| level | metric | value |", "|---|---|---|", *rows, ""]))
-    return "\n".join(sections)
+    first_tests = sorted(parts, key=lambda title: not title.startswith(test))
+    return "\n".join([*sections, *(parts[title] for title in first_tests)])
 
 
 def _title(model: dict[str, Any], *, is_own_test: bool) -> str:
@@ -175,15 +173,15 @@ def _title(model: dict[str, Any], *, is_own_test: bool) -> str:
     return f"Scores on {_inline(where)}{calibrated}, with 95 % intervals"
 
 
-def _score_rows(model: dict[str, Any]) -> list[str]:
-    rows = []
+def _score_table(title: str, model: dict[str, Any]) -> str:
+    rows = [f"## {title}\n", "| level | metric | value |", "|---|---|---|"]
     for level, scores in model.get("levels", {}).items():
         for key, label in _METRICS:
             value, ci = scores.get(key), scores.get("ci", {}).get(key)
             if value is not None:
                 interval = f" ({ci[0]:.4f} to {ci[1]:.4f})" if ci and None not in ci else ""
                 rows.append(f"| {_inline(level)} | {label} | {value:.4f}{interval} |")
-    return rows
+    return "\n".join([*rows, ""])
 
 
 def _certified(certificates: Sequence[Certificate]) -> str:

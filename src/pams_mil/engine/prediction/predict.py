@@ -135,11 +135,6 @@ def identity_of(run: LoadedRun, *, calibrated: bool = False) -> str:
     return f"{run.weights}+{run.calibration.identity}" if calibrated else run.weights
 
 
-def exposure_of(runs: Sequence[LoadedRun], *, calibrated: bool = False) -> Exposure | None:
-    """Which patients any of several runs has seen; None when that is not known of all of them."""
-    return Exposure.of_all(run.exposure(calibrated=calibrated) for run in runs)
-
-
 def predict(
     runs: Sequence[Run],
     manifest: Path | str | Manifest,
@@ -174,8 +169,8 @@ def predict(
         **reading: How to read the table, as for `Manifest.read`.
     """
     loaded = load_runs(runs, trusted=trusted, device=device)
-    exposure = exposure_of(loaded, calibrated=calibrated)
-    calibrations = [run.calibration if calibrated else None for run in loaded]
+    exposure = Exposure.of_all(run.exposure(calibrated=calibrated) for run in loaded)
+    weights = tuple(identity_of(run, calibrated=calibrated) for run in loaded)
     hierarchy = loaded[0].spec.hierarchy
     table, sources, known = read_for_prediction(manifest, hierarchy, split=split, labels=labels, **reading)
     store = open_store(features, table)
@@ -186,7 +181,7 @@ def predict(
     )  # fmt: skip
     # A level has an answer of its own only if every run gives one; else part of the mean would be a sum of the finest.
     own = sorted(set.intersection(*(set(run.learner.own_levels) for run in loaded)))
-    answered = _predict_bags([run.learner for run in loaded], calibrations, own, bags, attend, progress)
+    answered = _predict_bags(loaded, own, bags, calibrated, attend, progress)
     # Back into the order of the table: bags that cannot be read come last. By the number alone, answers have no order.
     results = sorted(answered, key=operator.itemgetter(0))
     failed = [(sources[row], str(answer)) for row, answer in results if isinstance(answer, PamsError)]
@@ -213,7 +208,7 @@ def predict(
         layout="PAMS",
         decided_by=str(DecisionRule()),
         made_by=tuple(run.origin for run in loaded),
-        weights=tuple(identity_of(run, calibrated=calibrated) for run in loaded),
+        weights=weights,
         table={} if table.source is None else table_identity(table.source, split),
         roles=roles,
         exposure_known=roles is not None,
@@ -242,14 +237,9 @@ def predict_own(
     features: Path | str | None = None,
     **options: Any,
 ) -> SlidePredictions:
-    """Predict slides of the table that a run was trained with, read as it was for training.
+    """Predict slides of the table that a run was trained with, read as it was then; the rest is as in `predict`.
 
-    Args:
-        runs: As in `predict`.
-        data: The run's settings of its data.
-        split: As in `predict`.
-        features: Other feature files than those it was trained with.
-        **options: As in `predict`.
+    `data` are the run's settings of its data, `features` other feature files than those it was trained with.
     """
     loaded = load_runs(runs, trusted=options.pop("trusted", False), device=options.get("device", "auto"))
     manifest = read_manifest(data, loaded[0].spec.hierarchy)
@@ -258,22 +248,23 @@ def predict_own(
 
 
 def _predict_bags(
-    learners: list[Learner],
-    calibrations: Sequence[RunCalibration | None],
+    runs: Sequence[LoadedRun],
     levels: Sequence[int],
     bags: BagDataset,
+    calibrated: bool,
     attend: Attend | None,
     progress: Callable[[float], None] | None,
 ) -> Iterator[tuple[int, list[Array] | PamsError]]:
-    """For every bag, the probabilities [c] of some levels, averaged over the learners, or why there are none.
+    """For every bag, the probabilities [c] of some levels, averaged over the runs, or why there are none.
 
     Where slides have several findings, those of single findings [k] follow.
     """
+    learners = [run.learner for run in runs]
     for done, (index, sample, outcome) in enumerate(infer(learners, bags, attention=attend is not None), 1):
         if isinstance(outcome, PamsError):
             yield index, outcome
         else:
-            yield index, _mean_probabilities(learners, calibrations, levels, outcome)
+            yield index, _mean_probabilities(runs, levels, outcome, calibrated)
             if attend is not None and sample is not None:
                 attend(sample, _mean_attention([one.attention or [] for one in outcome], sample.slide_id))
         if progress is not None:
@@ -281,21 +272,14 @@ def _predict_bags(
 
 
 def _mean_probabilities(
-    learners: list[Learner],
-    calibrations: Sequence[RunCalibration | None],
-    levels: Sequence[int],
-    predictions: list[Prediction],
+    runs: Sequence[LoadedRun], levels: Sequence[int], predictions: list[Prediction], calibrated: bool
 ) -> list[Array]:
-    per_run = [
-        one.probabilities if calibration is None else calibration.apply(one.probabilities)
-        for one, calibration in zip(predictions, calibrations, strict=True)
-    ]
+    pairs = list(zip(runs, predictions, strict=True))
+    per_run = [run.calibration.apply(one.probabilities) if calibrated else one.probabilities for run, one in pairs]
     findings = [one.findings[0].numpy() for one in predictions if one.findings is not None]
     means = [
         # [0]: predictions were taken apart, so each holds one bag.
-        np.mean(
-            [p[learner.levels.index(level)][0].numpy() for learner, p in zip(learners, per_run, strict=True)], axis=0
-        )
+        np.mean([p[run.learner.levels.index(level)][0].numpy() for run, p in zip(runs, per_run, strict=True)], axis=0)
         for level in levels
     ]
     return [*means, *([np.mean(findings, axis=0)] if findings else [])]

@@ -39,12 +39,6 @@ class CalibratedLevel:
     before: Mapping[str, float]
     after: Mapping[str, float] | None
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        after = None if self.after is None else dict(self.after)
-        scores = {"before": dict(self.before), "after": after}
-        return {**atomic.plain(self.calibration), "slides": dict(self.slides), "scores": scores}
-
 
 @dataclass(frozen=True, eq=False)
 class RunCalibration:
@@ -69,16 +63,17 @@ class RunCalibration:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values with a digest of all of them."""
-        content = {
-            "pams_mil": __version__,
-            "weights": self.weights,
-            "hierarchy": self.hierarchy,
-            "validation": dict(self.validation),
-            "levels": {level.name: level.to_json() for level in self.levels},
-            "exposure": self.exposure.to_json(),
-            "notes": list(self.notes),
+        levels = {
+            one.name: {
+                **atomic.plain(one.calibration), "slides": one.slides,
+                "scores": {"before": one.before, "after": one.after},
+            }
+            for one in self.levels
         }  # fmt: skip
-        return sealed(content, FORMAT, VERSION)
+        # In the order of the file.
+        facts = {name: getattr(self, name) for name in ("weights", "hierarchy", "validation")}
+        content = {"pams_mil": __version__, **facts, "levels": levels, "exposure": self.exposure, "notes": self.notes}
+        return sealed(atomic.plain(content), FORMAT, VERSION)
 
     @property
     def identity(self) -> str:
@@ -111,24 +106,15 @@ def read_calibration(run: Path) -> RunCalibration:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be used: {error}. Fit it again with 'pams calibrate'.") from error
     with stored_format(path, CheckpointError, "Fit it again with 'pams calibrate'."):
-        return _from_json(content, path)
-
-
-def _from_json(content: Mapping[str, Any], path: Path) -> RunCalibration:
-    return RunCalibration(
-        levels=tuple(
+        levels = (
             CalibratedLevel(
-                name=name,
-                calibration=ProbabilityCalibration.from_json(level),
-                slides=dict(level["slides"]),
-                before=dict(level["scores"]["before"]),
-                after=level["scores"]["after"],
+                name, ProbabilityCalibration.from_json(level), dict(level["slides"]), dict(level["scores"]["before"]),
+                level["scores"]["after"],
             )
             for name, level in content["levels"].items()
-        ),
-        weights=content["weights"],
-        hierarchy=content["hierarchy"],
-        validation={key: content["validation"][key] for key in ("digest", "slides", "patients")},
-        exposure=Exposure.from_json(content["exposure"], f"The exposure in {path}"),
-        notes=tuple(content["notes"]),
-    )
+        )  # fmt: skip
+        validation = {key: content["validation"][key] for key in ("digest", "slides", "patients")}
+        exposure = Exposure.from_json(content["exposure"], f"The exposure in {path}")
+        return RunCalibration(
+            tuple(levels), content["weights"], content["hierarchy"], validation, exposure, tuple(content["notes"])
+        )
