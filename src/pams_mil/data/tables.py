@@ -137,7 +137,9 @@ def _text_rows(path: Path, progress: OnFraction) -> Iterator[list[str]]:
             first = file.readline(_MOST_LINE)
             # A plain file's lines are no longer than the file; those of a packed one may be, and are read in bounds.
             rest = file if file.buffer is raw else iter(lambda: file.readline(_MOST_LINE), "")
-            reader = csv.reader(_lines(first, rest, path), delimiter=_delimiter(first), strict=True)
+            # The separator that splits the header into most columns; a comma when in doubt.
+            delimiter = max(_DELIMITERS, key=_QUOTED.sub("", first).count)
+            reader = csv.reader(_lines(first, rest, path), delimiter=delimiter, strict=True)
             for number, row in enumerate(reader):
                 if row:
                     yield row
@@ -168,11 +170,6 @@ def _lines(first: str, rest: Iterable[str], path: Path) -> Iterator[str]:
         if "\0" in line:
             raise TableError(f"{path} holds NUL characters, so it is not plain UTF-8 text; was it saved as UTF-16?")
         yield line
-
-
-def _delimiter(header: str) -> str:
-    """The separator that splits the header into most columns; a comma when in doubt."""
-    return max(_DELIMITERS, key=_QUOTED.sub("", header).count)
 
 
 def _parquet_rows(path: Path, progress: OnFraction) -> Iterator[list[str]]:

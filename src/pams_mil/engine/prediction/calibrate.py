@@ -14,7 +14,7 @@ from pams_mil.digests import text_digest
 from pams_mil.engine.config.complete_config import complete, make_method
 from pams_mil.engine.config.run_config import RunConfig
 from pams_mil.engine.learner import Learner
-from pams_mil.engine.prediction.predict import LoadedRun, load, predict_own
+from pams_mil.engine.prediction.predict import load, predict_own
 from pams_mil.engine.prediction.run_calibration import CalibratedLevel, RunCalibration
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions
 from pams_mil.engine.run.folder import RunFolder, open_run
@@ -54,7 +54,9 @@ def calibrate(
     config, loaded = folder.config(), load(folder.path, trusted=trusted, device=str(choose_device(device)))
     hierarchy = loaded.spec.hierarchy
     cohort = open_cohort(config.data, hierarchy)
-    _refuse_another_cohort(loaded, cohort, config)
+    # Validation slides may have become training slides where the table has changed.
+    stored = with_slides(loaded.spec, loaded.path)
+    refuse_changes(differences(stored, cohort.spec(complete(config)), parts=DATA_PARTS), loaded.path)
     slides = predict_own([loaded], config.data, split="val", progress=progress)
     drift, notes = _drift(config, cohort)
     notes += [f"The validation slide {name!r} was left out: {reason}" for name, reason in slides.failures.items()]
@@ -187,9 +189,3 @@ def _msce(learner: Learner, position: int) -> LevelLoss | None:
             if isinstance(loss, LevelLoss) and loss.function is msce_loss:
                 return loss
     return None
-
-
-def _refuse_another_cohort(loaded: LoadedRun, cohort: Cohort, config: RunConfig) -> None:
-    """Validation slides may have become training slides where the table has changed."""
-    stored = with_slides(loaded.spec, loaded.path)
-    refuse_changes(differences(stored, cohort.spec(complete(config)), parts=DATA_PARTS), loaded.path)

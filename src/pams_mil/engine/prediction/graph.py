@@ -102,11 +102,13 @@ def write_graph(runs: Sequence[LoadedRun], path: Path) -> str:
             "A member takes partitions of the bag as a second input, and each its own, so there is no graph of the "
             "mean; average the outputs of the members' graphs."
         )
-    runtime = _runtime()
+    with needs_extra("Writing an ONNX graph", package="onnxruntime", extra="onnx"):
+        import onnx  # noqa: F401, PLC0415  the exporter needs it
+        import onnxruntime  # noqa: PLC0415  optional
     generator = torch.Generator().manual_seed(0)
     with atomic.replacing(path) as temporary:
         _trace(runs, temporary, _inputs(runs[0], _TRACED, generator))
-        session = runtime.InferenceSession(temporary.read_bytes(), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(temporary.read_bytes(), providers=["CPUExecutionProvider"])
         try:
             worst = max(_difference(runs, session.run, _inputs(runs[0], n, generator)) for n in SIZES)
         except Exception as error:  # of a model or graph that takes bags of some sizes only
@@ -156,10 +158,3 @@ def _trace(runs: Sequence[LoadedRun], path: Path, example: dict[str, Tensor]) ->
             )  # fmt: skip
     except Exception as error:  # exporters raise whatever their tracing raises
         raise GraphError(f"This model cannot be written as an ONNX graph: {first_line(error)[:200]}.") from error
-
-
-def _runtime() -> Any:
-    with needs_extra("Writing an ONNX graph", package="onnxruntime", extra="onnx"):
-        import onnx  # noqa: F401, PLC0415  the exporter needs it
-        import onnxruntime  # noqa: PLC0415  optional
-    return onnxruntime

@@ -165,14 +165,10 @@ def of_folds(
 def at_matched_false_alarms(
     runs: Sequence[Sequence[LoadedRun]], models: Sequence[Predictions], on: str, scored: str | None, **options: Any
 ) -> list[Predictions]:
-    """Every model but the first, at the κ that gives it, on another split, the first one's false alarms.
+    """Every model but the first, at the κ that gives it the first one's false alarms on another split, `on`.
 
-    Args:
-        runs: The runs behind every model; those of a cross-validation each predict their own slides of the split.
-        models: Their predictions of the slides that are scored.
-        on: The split that κ is set on.
-        scored: The split that is scored.
-        **options: As in `predict`.
+    Of the `runs` behind a model, those of a cross-validation each predict their own slides of that split. `models` are
+    predictions of the slides that are scored, of the split `scored`; `options` as in `predict`.
     """
     if on == (scored or OWN_SPLIT):
         raise ConfigError(

@@ -159,12 +159,6 @@ def mean_layers(layers: Sequence[Sequence[TileLayer]]) -> list[TileLayer]:
     ]
 
 
-def tile_columns(learners: Sequence[Learner], sample: BagSample, attention: list[Tensor]) -> dict[str, Array]:
-    """Named values [n] of every tile; the evidence is the mean over the learners."""
-    layers = mean_layers([measure(learner, sample.features, attention, sample.slide_id) for learner in learners])
-    return {f"pams_{layer.name.replace(' ', '_')}": layer.values for layer in layers}
-
-
 def write_tiles(path: Path, sample: BagSample, columns: Mapping[str, Array]) -> None:
     """One row per tile, in the order of the bag."""
     places: dict[str, npt.NDArray[np.generic]] = {}
@@ -238,7 +232,8 @@ def tile_writer(
     files, names = None if stores is None else FeatureFolder(stores), FileNames()
 
     def write(sample: BagSample, attention: list[Tensor]) -> None:
-        columns = tile_columns(learners, sample, attention)
+        layers = mean_layers([measure(learner, sample.features, attention, sample.slide_id) for learner in learners])
+        columns = {f"pams_{layer.name.replace(' ', '_')}": layer.values for layer in layers}
         if folder is not None:
             write_tiles(folder / "tiles" / f"{names[sample.slide_id]}.parquet", sample, columns)
         if files is not None:

@@ -60,8 +60,9 @@ def open_hdf5(path: Path) -> h5py.File:
     try:
         return h5py.File(path, "r", locking=False)
     except OSError as error:
+        short = str(error).split("(", 1)[-1].rstrip(")")
         raise BagError(
-            f"{path} is not a complete HDF5 file ({_short(error)}); it was probably cut short while it was "
+            f"{path} is not a complete HDF5 file ({short}); it was probably cut short while it was "
             "written or copied. Extract or copy the slide again."
         ) from error
 
@@ -185,7 +186,3 @@ def positive(attributes: Mapping[str, Any], *names: str) -> float | None:
         if math.isfinite(value) and value > 0:
             return value
     return None
-
-
-def _short(error: OSError) -> str:
-    return str(error).split("(", 1)[-1].rstrip(")")
