@@ -118,6 +118,20 @@ def test_slides_given_twice_change_nothing_under_case_and_something_under_slide(
     assert certify(found, alpha=0.1, unit="slide").kappa != certify(doubled, alpha=0.1, unit="slide").kappa
 
 
+def test_a_patient_in_two_spellings_is_one_patient():
+    """Counted twice, a patient would tighten the bound, and the slides of one case would be called apart."""
+    found = model(100, seed=3)
+    other = [one if row % 2 else f" {one.upper()} " for row, one in enumerate(found.patient_ids)]
+    spelled = replace(found, patient_ids=other)
+    one, two = (certify(given, alpha=0.1) for given in (found, spelled))
+    assert (one.kappa, one.n, one.leading.spread) == (two.kappa, two.n, two.leading.spread)
+    calls = [apply_certificate(one, found.probabilities, given.patient_ids).call for given in (found, spelled)]
+    assert (calls[0] == calls[1]).all()
+    withheld = [apply_certificate(one, found.probabilities, ids, incomplete=["p3-0"]).withheld
+                for ids in (found.patient_ids, other)]  # fmt: skip
+    assert withheld[0] == withheld[1] != frozenset()
+
+
 def test_too_few_patients_are_refused_with_how_many_more_for_each_boundary():
     with pytest.raises(CertificateError) as refused:
         certify(model(30, hierarchy=FLAT), alpha=0.01, at={"malignant": 0.02, "atypical": 0.5})

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pams_mil import atomic
 from pams_mil.arrays import Array, Bools, Ints
-from pams_mil.data.exposure import COLUMN, Exposure, Purpose, Roles, admit, role_cell
+from pams_mil.data.exposure import COLUMN, Exposure, Purpose, Roles, admit, one_spelling, role_cell
 from pams_mil.data.finding_labels import set_label
 from pams_mil.data.tables import read_table
 from pams_mil.errors import ParameterError, PredictionsError, listing, nearest
@@ -110,12 +110,12 @@ class Predictions:
         """Patient of each row as a number from 0; slides are their own patients when no patient is known."""
         if self.patient_ids is None:
             return np.arange(len(self), dtype=np.int64) if self.seeds is None else numbered(self.slide_ids)
-        return numbered(self.patient_ids)
+        return numbered(self.patients)
 
-    @property
+    @cached_property
     def patients(self) -> Sequence[str]:
-        """Whose slide each row is; where nobody said, every slide stands for a patient."""
-        return self.slide_ids if self.patient_ids is None else self.patient_ids
+        """Whose slide each row is, in one spelling; where nobody said, every slide stands for a patient."""
+        return self.slide_ids if self.patient_ids is None else one_spelling(self.patient_ids)
 
     @property
     def folds(self) -> Sequence[str] | None:
@@ -256,7 +256,7 @@ class Predictions:
         if self.patient_ids is None:
             return []
         first: dict[str, int] = {}
-        labels = zip(self.patient_ids, self.target.tolist(), strict=True)
+        labels = zip(self.patients, self.target.tolist(), strict=True)
         return list(dict.fromkeys(patient for patient, label in labels if first.setdefault(patient, label) != label))
 
 
