@@ -164,35 +164,24 @@ def audit(
     """
     models = [model.admitted("test scores", seen_patients=seen_patients) for model in with_joint_orders(models)]
     report = progress or (lambda what, fraction: None)
+    sampling: dict[str, Any] = {"penalty": penalty, "seed": seed, "resamples": resamples}
+    sides: dict[str, Any] = {"reference": reference, "candidate": candidate}
     audited = []
     for model in models:
         subset = None if tag is None else model.tagged(*tag)
         audited.append(
             ModelAudit(
                 predictions=model,
-                levels=score(
-                    model,
-                    penalty=penalty,
-                    seed=seed,
-                    resamples=resamples,
-                    progress=partial(report, f"Resampling {model.name}"),
-                ),
+                levels=score(model, **sampling, progress=partial(report, f"Resampling {model.name}")),
                 subset=subset,
-                subset_levels=[] if subset is None else score(subset, penalty=penalty, seed=seed, resamples=resamples),
+                subset_levels=[] if subset is None else score(subset, **sampling),
                 severe=severe_errors(model, penalty=penalty),
                 cautions=cautions(model),
                 findings=_findings(model, resamples, seed),
             )
         )
-    comparisons = compare_all(
-        models, reference=reference, candidate=candidate, penalty=penalty, seed=seed, resamples=resamples,
-        progress=partial(report, "Comparing"),
-    )  # fmt: skip
+    comparisons = compare_all(models, **sides, **sampling, progress=partial(report, "Comparing"))
     groups = subgroups(models, by, seed=seed, resamples=resamples)
-    by_order = None
-    if models[0].hierarchy.other_orders:
-        by_order = audit_orders(
-            models, comparisons, reference=reference, candidate=candidate, penalty=penalty, seed=seed,
-            resamples=resamples,
-        )  # fmt: skip
+    several = models[0].hierarchy.other_orders
+    by_order = audit_orders(models, comparisons, **sides, **sampling) if several else None
     return Audit(models[0].hierarchy, audited, comparisons, penalty, resamples, seed, groups, by_order)

@@ -147,14 +147,12 @@ def compare_all(
     *,
     reference: int = 0,
     candidate: int | None = None,
-    penalty: float = PENALTY,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
     progress: OnFraction | None = None,
+    **options: Any,
 ) -> list[Comparison]:
     """Every other model against the reference, p-values and intervals adjusted for their number, metric by metric.
 
-    With a `candidate`, that one against every other model.
+    With a `candidate`, that one against every other model. `options` are the others of `compare`.
     """
     fixed = reference if candidate is None else candidate
     others = [model for position, model in enumerate(models) if position != fixed]
@@ -162,7 +160,7 @@ def compare_all(
     for number, model in enumerate(others):
         step = part_of(progress, number, len(others))
         pair = (models[fixed], model) if candidate is None else (model, models[fixed])
-        comparisons.append(compare(*pair, penalty=penalty, seed=seed, resamples=resamples, progress=step))
+        comparisons.append(compare(*pair, progress=step, **options))
     return _adjusted(comparisons)
 
 

@@ -40,7 +40,7 @@ from pams_mil.hierarchy import ClassHierarchy
 from pams_mil.metrics.metric import METRICS, mean_of
 from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.metrics.slides import Slides
-from pams_mil.severity import PENALTY, orders_at, ranks_by_order
+from pams_mil.severity import orders_at, ranks_by_order
 
 
 @dataclass(frozen=True)
@@ -268,20 +268,16 @@ def audit_orders(
     models: Sequence[Predictions],
     comparisons: Sequence[Comparison],
     *,
-    reference: int = 0,
-    candidate: int | None = None,
-    penalty: float = PENALTY,
     seed: int = 0,
     resamples: int = RESAMPLES,
+    **options: Any,
 ) -> OrderAudit:
-    """The audit under all orders of the models' hierarchy; `comparisons` are those under the first."""
+    """The audit under all orders of the models' hierarchy; `comparisons`, by `compare_all`, are under the first."""
     orders = Orders(models[0].hierarchy)
     under = {orders.names[0]: list(comparisons)}
     for number, name in list(enumerate(orders.names))[1:]:
         views = [orders.under(number, model) for model in models]
-        under[name] = compare_all(
-            views, reference=reference, candidate=candidate, penalty=penalty, seed=seed, resamples=resamples
-        )
+        under[name] = compare_all(views, seed=seed, resamples=resamples, **options)
     return OrderAudit(
         orders=orders,
         rates={model.name: disputed_rates(model, orders, resamples=resamples, seed=seed) for model in models},

@@ -20,7 +20,7 @@ from pams_mil.metrics.operating import constant_hull
 from pams_mil.notebook.array_inputs import predictions_from_arrays
 from pams_mil.report import svg
 from pams_mil.report.charts import CurveSeries
-from pams_mil.report.first_screen import curve_series
+from pams_mil.report.first_screen import call_kinds, curve_series
 
 
 class OperatingCurveDisplay:
@@ -98,11 +98,8 @@ class SeverityConfusionDisplay:
         """Draw on these axes, or on new ones."""
         self.ax_ = plt.subplots()[1] if ax is None else ax
         self.figure_ = self.ax_.figure
-        severe, size = self.hierarchy.outranks(), len(self.hierarchy)
-        tints = np.empty((size, size, 3))
-        for kind, color in svg.KINDS.items():
-            where = {"severe": severe, "over": severe.T, "right": np.eye(size, dtype=bool)}.get(kind)
-            tints[where if where is not None else np.ones((size, size), dtype=bool)] = to_rgb(color)
+        size = len(self.hierarchy)
+        tints = np.array([[to_rgb(svg.KINDS[kind]) for kind in row] for row in call_kinds(self.hierarchy)])
         share = np.sqrt(self.cells / np.maximum(1, self.cells.sum(1, keepdims=True)))[..., None]
         self.ax_.imshow(1 - 0.6 * share * (1 - tints))
         for t in range(size):

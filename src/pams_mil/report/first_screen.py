@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from markupsafe import Markup
 
 from pams_mil.arrays import Array, Ints
@@ -210,10 +211,7 @@ def curve_series(
 
 def matrix_cells(cells: Array | Ints, hierarchy: ClassHierarchy, level: int = -1) -> list[list[dict[str, Any]]]:
     """Counts [true, called] with CSS classes: the kind of mistake, and a shade by the share of the true class."""
-    severe = hierarchy.outranks(level)
-    kinds = np.where(severe, "severe", np.where(severe.T, "over", "tied"))
-    np.fill_diagonal(kinds, "right")
-    totals = cells.sum(1)
+    kinds, totals = call_kinds(hierarchy, level), cells.sum(1)
     return [
         [
             {
@@ -224,6 +222,14 @@ def matrix_cells(cells: Array | Ints, hierarchy: ClassHierarchy, level: int = -1
         ]
         for t, row in enumerate(cells)
     ]
+
+
+def call_kinds(hierarchy: ClassHierarchy, level: int = -1) -> npt.NDArray[np.str_]:
+    """What each call [true, called] is, by its color in `svg.KINDS`."""
+    severe = hierarchy.outranks(level)
+    kinds = np.where(severe, "severe", np.where(severe.T, "over", "tied"))
+    np.fill_diagonal(kinds, "right")
+    return kinds
 
 
 def notebook_html(sentences: Sequence[str], series: Sequence[CurveSeries], table: ReportTable) -> str:
