@@ -62,17 +62,17 @@ def open_store(features: Path | str | BagStore | None, manifest: Manifest) -> Ba
     return Pack(place) if is_pack(place) else FeatureFolder(place, manifest_folder=beside)
 
 
-def fingerprints(store: BagStore, records: Iterable[SlideRecord]) -> dict[str, Fingerprint]:
+def fingerprints(store: BagStore, records: Iterable[SlideRecord], *, readable: bool = False) -> dict[str, Fingerprint]:
     """The fingerprint of every slide's features; all slides without features are refused at once, with their number.
 
-    A file without content is read, since damaged ones must not be found out about when hours were spent on the others.
+    Where they must be `readable`, a file without content is read: a damaged one is refused before hours are spent.
     """
     prints: dict[str, Fingerprint] = {}
     missing: dict[str, MissingBagError] = {}
     for record in records:
         try:
             prints[record.slide_id] = store.fingerprint(record)
-            if not prints[record.slide_id].content:
+            if readable and not prints[record.slide_id].content:
                 store.read(record)
         except MissingBagError as error:
             missing[record.slide_id] = error

@@ -187,7 +187,7 @@ class ExpectedCell:
 def predicted_summary(store: BagStore, manifest: Manifest, split: str) -> dict[str, Any]:
     """Slides, labels and features of a split, by digest."""
     slides = TrainedSlides.of(manifest, split)
-    return {**slides.summary(), "files": digest(fingerprints(store, manifest.select(split)))}
+    return {**slides.summary(), "files": digest(fingerprints(store, manifest.select(split), readable=True))}
 
 
 def predict_cell(cell: Cell, folder: RunFolder, cache: BagCache | None = None) -> None:
