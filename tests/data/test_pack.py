@@ -183,6 +183,23 @@ def test_shards_of_different_packs_do_not_mix(tmp_path: Path) -> None:
         Pack(tmp_path / "a").read("s0")
 
 
+def test_nothing_that_is_nowhere_else_is_overwritten(tmp_path: Path) -> None:
+    """The feature files of a finished pack may be gone, and those of another encoder lie where a pack is unpacked."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    own, other = feature_folder(first), feature_folder(second, width=8)
+    write_pack(tmp_path / "p", own, first / "h5_files")
+    before = _size(tmp_path / "p")
+    for slide in ("s3", "s4", "s5"):
+        (second / "h5_files" / f"{slide}.h5").unlink()
+    with pytest.raises(OutputError, match=r"3 slides that are neither in the table nor in .*'s3', 's4', 's5'"):
+        write_pack(tmp_path / "p", Manifest(other.records[:3]), second / "h5_files")
+    assert (is_pack(tmp_path / "p"), _size(tmp_path / "p")) == (True, before)
+    with pytest.raises(OutputError, match=r"holds other features of the slide 's0'"):
+        unpack(tmp_path / "p", second)
+    assert read_bag(second / "h5_files" / "s0.h5").width == 8
+    assert unpack(tmp_path / "p", tmp_path / "u") == unpack(tmp_path / "p", tmp_path / "u") == 6
+
+
 def test_any_tool_opens_a_shard(tmp_path: Path) -> None:
     manifest = feature_folder(tmp_path)
     write_pack(tmp_path / "p", manifest, tmp_path / "h5_files")

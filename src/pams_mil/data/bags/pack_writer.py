@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,10 +27,10 @@ from pams_mil.data.bags.bag_file import write_bag
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.bags.layouts import read_bag
 from pams_mil.data.bags.layouts.lazyslide import store_of
-from pams_mil.data.bags.pack_reader import INDEX, BagNote, Pack, Shard, checksum_of, encode_index, encode_notes
+from pams_mil.data.bags.pack_reader import INDEX, BagNote, Pack, Shard, checksum_of, encode_index, encode_notes, is_pack
 from pams_mil.data.bags.store import FeatureFolder
-from pams_mil.data.manifest.manifest import Manifest
-from pams_mil.errors import BagError, ManifestError, OutputError, ParameterError, listing
+from pams_mil.data.manifest.manifest import Manifest, SlideRecord
+from pams_mil.errors import BagError, ManifestError, OutputError, ParameterError, counted, listing
 
 SHARD_BYTES = 1 << 26
 SLACK_BYTES = 4096  # one disk block for the index
@@ -82,8 +83,11 @@ def write_pack(
     if dtype not in _DTYPES:
         raise ParameterError(f"dtype must be one of {listing(_DTYPES)}, found {dtype!r}.")
     out = Path(out)
-    sources = _sources(manifest, features, dtype)
+    beside = manifest.source.parent if manifest.source is not None else None
+    folder = FeatureFolder(features, manifest_folder=beside)
+    sources = _sources(manifest, folder, dtype)
     plan = _plan(sources)
+    _refuse_loss(out, {source.slide_id for source in sources}, folder)
     _prepare(out, len(plan))
     write = partial(_shard, dtype=_DTYPES[dtype], allow_larger=allow_larger)
     total = sum(source.size for source in sources)
@@ -107,9 +111,7 @@ def write_pack(
     return Packed(len(sources), total, size, kept_shards, len(plan))
 
 
-def _sources(manifest: Manifest, features: Path | str, dtype: str) -> list[PackSource]:
-    beside = manifest.source.parent if manifest.source is not None else None
-    folder = FeatureFolder(features, manifest_folder=beside)
+def _sources(manifest: Manifest, folder: FeatureFolder, dtype: str) -> list[PackSource]:
     sources, failures, seen = [], [], set()
     for record in manifest:
         if record.slide_id in seen:
@@ -145,6 +147,22 @@ def _plan(sources: Sequence[PackSource]) -> dict[str, list[PackSource]]:
         parts[-1].append(source)
         size += source.size
     return {f"shard-{number:05d}.safetensors": shard for number, shard in enumerate(parts)}
+
+
+def _refuse_loss(out: Path, slides: set[str], folder: FeatureFolder) -> None:
+    """Refuse to replace a finished pack that holds slides which are neither packed now nor in the feature folder."""
+    lost: list[str] = []
+    with suppress(BagError):  # a damaged pack is made whole
+        for slide in set(Pack(out)) - slides if is_pack(out) else ():
+            try:
+                folder.find(SlideRecord(slide, slide, ""))
+            except BagError:
+                lost.append(slide)
+    if lost:
+        raise OutputError(
+            f"{out} is a finished pack with {counted(len(lost), 'slide')} that are neither in the table nor in "
+            f"{folder.folder} and would be lost: {listing(sorted(lost), most=3)}. Choose another folder with --out."
+        )
 
 
 def _prepare(out: Path, shards: int) -> None:
@@ -231,6 +249,14 @@ def _is_as_planned(path: Path, sources: Sequence[PackSource]) -> bool:
         return False
 
 
+def _holds(file: Path, bag: Bag) -> bool:
+    """Whether a feature file has the features of a bag, as an unpacking that was stopped leaves them."""
+    try:
+        return read_bag(file).feature_digest == bag.feature_digest
+    except BagError:
+        return False
+
+
 def unpack(pack: Path | str, out: Path | str, *, progress: Callable[[int, int], None] | None = None) -> int:
     """Write every bag of a pack as a feature file in CLAM's layout; returns how many.
 
@@ -246,7 +272,12 @@ def unpack(pack: Path | str, out: Path | str, *, progress: Callable[[int, int], 
         except BagError as error:
             damaged.append(str(error))
             continue
-        write_bag(out / "h5_files" / f"{names[slide_id]}.h5", bag)
+        file = out / "h5_files" / f"{names[slide_id]}.h5"
+        if file.exists() and not _holds(file, bag):
+            raise OutputError(
+                f"{file} holds other features of the slide {slide_id!r}. Choose another folder with --out."
+            )
+        write_bag(file, bag)
         if progress is not None:
             progress(number, len(opened))
     if damaged:
