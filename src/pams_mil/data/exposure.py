@@ -111,10 +111,7 @@ class Exposure:
     ) -> tuple[Roles, ...]:
         """The roles of every row: of its patient in any spelling, of its slide id, and of equal features.
 
-        Args:
-            slide_ids: Of every row.
-            patient_ids: Of every row.
-            features: The fingerprints of the files behind every row.
+        `features` are the fingerprints of the files behind every row.
         """
         rows = zip(slide_ids, patient_ids, features or [()] * len(slide_ids), strict=True)
         return tuple(_NO_ROLES.union(*(self.seen.get(key, _NO_ROLES) for key in _keys(*row))) for row in rows)

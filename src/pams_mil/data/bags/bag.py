@@ -140,11 +140,8 @@ def content_mark(features: Any, shape: Sequence[int] = ()) -> str:
     """32 hex digits of the shape and of a few rows in half precision; empty for a bag whose values are all the same.
 
     Equal for a slide that was saved again in another file format, compression, chunking or precision (float16, float32,
-    float64; bfloat16 has fewer digits than that), without reading the whole of it.
-
-    Args:
-        features: [n, d], or what gives single rows of it: a dataset, a mapped array.
-        shape: Where the features do not say it.
+    float64; bfloat16 has fewer digits than that), without reading the whole of it: `features` [n, d] may be what gives
+    single rows, a dataset or a mapped array; `shape` is needed where they do not say it.
 
     >>> x = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
     >>> content_mark(x) == content_mark(x.astype(np.float16)), content_mark(x) == content_mark(x[:-1])

@@ -66,10 +66,8 @@ class OriginCheck:
     slide says is kept in memory that worker processes share, each slide in a place of its own, so that it needs no
     lock and any two bags that contradict each other are found by whoever reads the later one.
 
-    Args:
-        expected: What bags must not contradict.
-        whose: Whose features these are, for messages, e.g. "the slide 's1'" or "the run runs/a".
-        slide_ids: All slides that may be read.
+    `slide_ids` are all slides that may be read. For messages, `whose` says whose features are `expected`, e.g. "the
+    slide 's1'" or "the run runs/a".
     """
 
     def __init__(self, expected: Mapping[str, Any], *, whose: str, slide_ids: Sequence[str] = ()) -> None:

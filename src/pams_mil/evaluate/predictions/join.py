@@ -36,7 +36,16 @@ def join_predictions(name: str, samples: Sequence[Predictions]) -> Predictions:
 
 
 def mean_by_slide(sample: Predictions, slides: Sequence[str]) -> Predictions:
-    """Each of these slides once, called by the mean of all answers; its folds and what they have seen are united."""
+    """Each of these slides once, called by the mean of all answers; its folds and what they have seen are united.
+
+    >>> from pams_mil.hierarchy import ClassHierarchy
+    >>> two, p = ClassHierarchy.flat(["low", "high"]), np.array([[0.5, 0.5], [0.25, 0.75], [0.0, 1.0]])
+    >>> folds = {"fold": ["0", "0", "1"]}
+    >>> every = Predictions("m", two, ["1", "2", "1"], np.array([0, 1, 0]), p.argmax(1), p, tags=folds)
+    >>> mean = mean_by_slide(every, ["2", "1"])
+    >>> mean.probabilities.tolist(), mean.tags["fold"]
+    ([[0.25, 0.75], [0.25, 0.75]], ['0', '0 1'])
+    """
     rows: dict[str, list[int]] = {}
     for row, slide in enumerate(sample.slide_ids):
         rows.setdefault(slide, []).append(row)
@@ -82,6 +91,7 @@ def join_seeds(name: str, seeds: Mapping[str, Predictions]) -> Predictions:
 def join_files(name: str, files: Sequence[Predictions]) -> Predictions:
     """The files of a method's networks as one sample: files that share slides are seeds, the others folds of a seed.
 
+    >>> from pams_mil.hierarchy import ClassHierarchy
     >>> two = ClassHierarchy.flat(["low", "high"])
     >>> def file(*slides): return Predictions("m", two, slides, np.zeros(2, int), np.zeros(2, int))
     >>> joined = join_files("m", [file("1", "2"), file("3", "4"), file("1", "2"), file("3", "4")])
