@@ -42,14 +42,9 @@ class MemberShare:
 
 @dataclass(frozen=True)
 class CommitteeAudit:
-    """A committee beside what it is made of and what it is compared with.
+    """A committee beside its members, in the order of the recipe file, and its comparisons at the finest level.
 
-    Attributes:
-        name: The committee's name in the audit.
-        false_alarms: The rate at which misses are stated.
-        scores: Urgency AUC and misses at that rate, of the committee.
-        members: In the order of the recipe file.
-        comparisons: The committee against each reference, at the finest level.
+    `scores` are its urgency AUC and its misses at the rate `false_alarms`, at which misses are stated.
     """
 
     name: str

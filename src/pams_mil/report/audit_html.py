@@ -80,20 +80,15 @@ def write_audit(audit: Audit, out: Path, links: Mapping[str, Links] | None = Non
 
 def reader_page(result: ReaderAudit) -> str:
     """The readers as one HTML page."""
+    chart, model = None, result.curve
+    if model is not None:  # every reader is a point beside the model's curve
+        points = ((one.name, (one.missed.value, one.false_alarms.value)) for one in result.readers)
+        readers = [CurveSeries(*point, model.shares) for point in points]
+        chart = curve_chart([CurveSeries(result.model, model.decided, model.shares, model.curve), *readers])
     return render(
         "readers.html.j2",
         result=result,
-        chart=reader_chart(result),
+        chart=chart,
         readers=audit_tables.reader_table(result),
         agreement=audit_tables.agreement_table(result),
     )
-
-
-def reader_chart(result: ReaderAudit) -> Markup | None:
-    """The model's curve with every reader as a point; None without a model, or without one reference for all."""
-    model = result.curve
-    if model is None:
-        return None
-    points = ((one.name, (one.missed.value, one.false_alarms.value)) for one in result.readers)
-    readers = [CurveSeries(*point, model.shares) for point in points]
-    return curve_chart([CurveSeries(result.model, model.decided, model.shares, model.curve), *readers])

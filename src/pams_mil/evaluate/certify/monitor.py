@@ -116,14 +116,9 @@ class BoundCheck:
 
 @dataclass(frozen=True)
 class Drift:
-    """New patients against the calibration set without labels.
+    """`n` new patients against the calibration set without labels: the largest distance and the rank it was found at.
 
-    Attributes:
-        distance: The largest distance.
-        rank: The rank that it was found at.
-        p_value: Of all distances.
-        n: New patients.
-        level: The largest p-value at which patients are said to differ.
+    At a p-value of all distances up to `level` patients are said to differ.
     """
 
     distance: float
