@@ -244,17 +244,14 @@ def paired(first: Predictions, second: Predictions) -> tuple[Predictions, Predic
         )
     a, b = (model.where(np.array([slide in shared for slide in model.slide_ids])) for model in (first, second))
     order = {slide: number for number, slide in enumerate(dict.fromkeys(a.slide_ids))}
-    places = np.array([order[slide] for slide in b.slide_ids])
-    b = b.take(np.lexsort((places, b.seed_number)))
-    places = np.sort(places) if b.num_seeds == 1 else np.array([order[slide] for slide in b.slide_ids])
-    target, patients = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
-    rows = np.array([order[slide] for slide in a.slide_ids])
-    target[rows], patients[rows] = a.target, a.patient
-    contradictory = np.flatnonzero(b.target != target[places])
-    if contradictory.size:
+    b = b.take(np.lexsort((np.array([order[slide] for slide in b.slide_ids]), b.seed_number)))
+    known = dict(zip(a.slide_ids, zip(a.target.tolist(), a.patient.tolist(), strict=True), strict=True))
+    target, patients = (np.array(column) for column in zip(*(known[slide] for slide in b.slide_ids), strict=True))
+    contradictory = [b.slide_ids[row] for row in np.flatnonzero(b.target != target).tolist()]
+    if contradictory:
         raise PredictionsError(
-            f"{first.name} and {second.name} disagree on the true class of {contradictory.size} slides: "
-            f"{listing((b.slide_ids[row] for row in contradictory.tolist()), most=5)}. Were they labelled differently?"
+            f"{first.name} and {second.name} disagree on the true class of {len(contradictory)} slides: "
+            f"{listing(contradictory, most=5)}. Were they labelled differently?"
         )
     notes = []
     left_out = len(set(first.slide_ids)) - len(order), len(set(second.slide_ids)) - len(order)
@@ -266,7 +263,7 @@ def paired(first: Predictions, second: Predictions) -> tuple[Predictions, Predic
     if a.patient_ids is None and b.patient_ids is not None:  # either file may know the patients
         of_slide = dict(zip(b.slide_ids, b.patient_ids, strict=True))
         a = replace(a, patient_ids=[of_slide[slide] for slide in a.slide_ids])
-    elif b.patient_ids is not None and not _same_grouping(patients[places], b.patient):
+    elif b.patient_ids is not None and not _same_grouping(patients, b.patient):
         notes.append(
             f"{first.name} and {second.name} put slides together as patients in different ways; those of {first.name} "
             "are used for intervals and tests."
