@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import shutil
 import threading
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -117,6 +118,16 @@ def test_a_damaged_bag_is_made_again_and_a_strange_one_is_not_overwritten(slides
     assert again.extracted == ["s0"]
     assert bag_path(out, "s0").read_bytes() == sound
     assert "was not made from" in again.failed["s1"][2]
+
+
+def test_a_bag_of_another_stated_resolution_is_not_taken_for_the_slide(slides, tmp_path):
+    """A wrong scale that is put right must not leave the tiles of the wrong one behind, without a word."""
+    out, (stated,) = tmp_path / "out", find_slides([slides / "s0.tiff"])
+    wrong, right = (replace(stated, mpp=mpp, mpp_is_certain=True) for mpp in (0.5, 0.25))
+    assert extract([wrong], out, ColorEncoder(), SETTINGS).extracted == ["s0"]
+    assert extract([wrong], out, ColorEncoder(), SETTINGS).reused == ["s0"]
+    again = extract([right], out, ColorEncoder(), SETTINGS)
+    assert "was made with 0.5 microns per pixel of the slide, now 0.25 are stated" in again.failed["s0"][2]
 
 
 def test_a_damaged_record_is_refused(slides, tmp_path):

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from pams_mil import atomic
 from pams_mil.data.bags.bag import BagInfo
-from pams_mil.data.bags.feature_origin import STATED
+from pams_mil.data.bags.feature_origin import STATED, agrees
 from pams_mil.data.bags.filenames import FileNames
 from pams_mil.data.tables import read_table
 from pams_mil.errors import BagError, ConfigError, SlideError, TableError, counted
@@ -172,6 +172,11 @@ class _Run:
             if record is None or record.slide_fingerprint != file_fingerprint(source.path):
                 raise SlideError(
                     f"{path} exists but was not made from {source.path}. Remove it, or use another --out folder."
+                )
+            if source.mpp is not None and not agrees("mpp", source.mpp, record.mpp_of_slide):
+                raise SlideError(
+                    f"{path} was made with {record.mpp_of_slide:g} microns per pixel of the slide, now {source.mpp:g} "
+                    "are stated. Remove it, or use another --out folder."
                 )
             self.outcome.reused.append(source.slide_id)
             self._advance()
