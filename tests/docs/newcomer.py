@@ -63,7 +63,7 @@ def make_tables_and_features(folder: Path) -> None:
     for model, shown in (("model_a", rows), ("model_b", rows[::-1]), ("new-labeled", later), ("predictions", rows)):
         (folder / f"{model}.csv").write_text("\n".join([head, *(",".join(row) for row in shown)]) + "\n")
     reviews = ["slide_id,patient_id,model_call,reader_class,verdict,seconds"]
-    reviews += [f"{row[0]},{row[1]},{row[3]},{row[2]},{'agree' if row[2] == row[3] else 'overrule'},9" for row in rows]
+    reviews += [f"{row[0]},{row[1]},{row[3]},{row[2]},{'agree' if row[2] == row[3] else 'override'},9" for row in rows]
     (folder / "reviews.csv").write_text("\n".join(reviews) + "\n")
     readers = ["slide_id,patient_id,consensus,reader1,reader2,reader3"]
     for row in rows:

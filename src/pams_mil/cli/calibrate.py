@@ -26,8 +26,8 @@ def calibrate(
 ) -> None:
     """Calibrate the probabilities of a run: fit a temperature on its validation slides and store it in the run.
 
-    Runs trained with MSCE or a remix start from what theory says these did to the probabilities. Writes
-    calibration.json; apply it with 'pams predict --calibrated'.
+    Runs trained with MSCE, or with a remix that changes how often classes occur, start from what theory says these did
+    to the probabilities. Writes calibration.json; apply it with 'pams predict --calibrated'.
 
     Example: pams calibrate runs/pams-abmil-seed0
     """

@@ -49,7 +49,7 @@ def cv(
     with as many plain networks. Ctrl-C saves; the same command goes on. 'pams predict FOLDER' then predicts with the
     mean of all.
 
-    Example: pams cv labels.csv --classes bracs --features features --folds 5 --method pams --epochs 20 --out cv/pams
+    Example: pams cv labels.csv --classes bracs --features features --folds 5 --out cv/committee
     """
     from pams_mil.cli.audit_table import audit_command, show, view_command, write
     from pams_mil.engine.config.run_config import short_name

@@ -1,12 +1,13 @@
 """Recipes: named settings of a run, and the space of them that a tuning tries.
 
 A space is a YAML file: what all recipes share (`training`), blocks of choices that are multiplied out (`try`), and
-single points written as settings of a run (`recipes`). A block has six choices; what it leaves out is plain:
+single points written as settings of a run (`recipes`). A block has seven choices; what it leaves out is plain:
 
     pooling   mean_pool, abmil, clam_mb, priority, smooth_max, or any other model by its name
     loss      ce; msce, PAMS' loss without alignment; pams: MSCE, alignment and SFR
     remix     how often SFR mixes a bag with one that leaves its label true; 0: never, for pams as often as by default
     drop      share of every bag's instances that a training step does not see
+    attended  share of the instances, the most attended ones, most of which a training step does not see
     lr        learning rate; null: the one of `training`
     length    how long to train, as a multiple of the epochs of `training`: where a model soon knows its training slides
               verbatim, a quarter of them is the plainest remedy
@@ -213,7 +214,8 @@ Simplicity = tuple[int, int, float, float, float, float, str]
 def simplicity(name: str, config: RunConfig, shared: RunConfig) -> Simplicity:
     """Which of two recipes is simpler, for sorting: the one that has less at the first line in which they differ.
 
-        1. parts beside plain cross-entropy: another loss, alignment of levels, remixing, instance dropout (one each)
+        1. parts beside plain cross-entropy: another loss, alignment of levels, remixing, instance dropout, hidden attention
+           (one each)
         2. the pooling's place in SIMPLER_POOLINGS, from a mean to one question per boundary; other models come last
         3. the share of instances dropped
         4. how often bags are remixed

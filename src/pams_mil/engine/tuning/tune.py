@@ -308,7 +308,7 @@ class Tuning:
         self.folder.save()
         leading = rung.scores[0]
         self._say(
-            f"Rung {number + 1}: {leading.name} leads {counted(len(done), 'recipe')} with a urgency AUC of "
+            f"Rung {number + 1}: {leading.name} leads {counted(len(done), 'recipe')} with an urgency AUC of "
             f"{100 * leading.urgency_auc:.1f} (standard error {100 * leading.standard_error:.1f})."
         )
         return rung.complete
