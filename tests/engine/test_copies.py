@@ -46,6 +46,23 @@ def test_a_copy_of_a_training_slide_is_a_training_slide_whatever_it_is_called(co
     assert [role_cell(roles) for roles in found.sample.roles][:3] == ["train", "select", "none"]
 
 
+def test_a_copy_of_a_calibration_slide_is_no_new_patient_and_counts_once(cohort, trained, tmp_path):
+    bags = shutil.copytree(cohort / "bags", tmp_path / "bags")
+    rows = [f"test-{i},q{i},{'abcd'[i % 4]}" for i in range(8)]
+    for name, more in (("once", []), ("twice", ["copy-0,r0,a"]), ("new", None)):
+        listed = [f"copy-{i},r{i},{'abcd'[i % 4]}" for i in range(8)] if more is None else [*rows, *more]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["slide_id,patient_id,label", *listed]) + "\n")
+    for i in range(8):
+        shutil.copy(bags / f"test-{i}.h5", bags / f"copy-{i}.h5")
+    ask = ("certify", trained, "--alpha", "0.4", "--features", bags, "--out", tmp_path / "c", "--calibration")
+    text = pams(*ask, tmp_path / "twice.csv", code=2)
+    assert "Slides have the features of one of another patient, and the guarantee counts patients: 'copy-0'" in text
+    pams(*ask, tmp_path / "once.csv")
+    made = tmp_path / "c" / "certificate.json"
+    pams("predict", trained, tmp_path / "new.csv", "--features", bags, "--certificate", made, "--out", tmp_path / "p")
+    assert "8 of 8 patients are calibration patients" in pams("monitor", made, tmp_path / "p/predictions.csv", code=2)
+
+
 def test_a_training_slide_that_was_saved_again_is_a_training_slide(cohort, trained, tmp_path):
     """Other bytes, compression, chunks, precision and layout; the features are the same."""
     bags, source = tmp_path / "bags", cohort / "bags"

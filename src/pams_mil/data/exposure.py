@@ -30,6 +30,8 @@ Role = Literal["train", "select", "tune", "calibrate", "certify"]
 Purpose = Literal["test scores", "guarantee", "monitoring", "viewing"]
 Action = Literal["allow", "note", "refuse", "badge"]
 Roles = frozenset[Role]
+Fingerprints = Mapping[str, Iterable[str]]
+"""Slide -> fingerprints of the feature files behind it."""
 
 ROLES: tuple[Role, ...] = get_args(Role)
 RULES: Mapping[Purpose, Mapping[Role, Action]] = {
@@ -83,11 +85,11 @@ class Exposure:
     """By kind, one of patients, slides and features, and digest."""
 
     @classmethod
-    def of(cls, rows: Iterable[tuple[str, str, Role]], fingerprints: Mapping[str, str] | None = None) -> Exposure:
+    def of(cls, rows: Iterable[tuple[str, str, Role]], fingerprints: Fingerprints | None = None) -> Exposure:
         """The exposure of (slide, patient, role), with the fingerprints of slides' features where they are known."""
         seen: dict[tuple[str, str], Roles] = {}
         for slide, patient, role in rows:
-            for key in _keys(slide, patient, [(fingerprints or {}).get(slide, "")]):
+            for key in _keys(slide, patient, (fingerprints or {}).get(slide, ())):
                 seen[key] = seen.get(key, _NO_ROLES) | {role}
         return cls(seen)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from pams_mil.arrays import Array, Ints
-from pams_mil.data.exposure import Exposure
 from pams_mil.digests import text_digest
 from pams_mil.engine.config.complete_config import complete, make_method
 from pams_mil.engine.config.run_config import RunConfig
@@ -80,7 +79,7 @@ def calibrate(
         weights=loaded.weights,
         hierarchy=hierarchy.digest,
         validation={"digest": text_digest(json.dumps(labels)), **counts},
-        exposure=Exposure.of((*row, "calibrate") for row in rows),
+        exposure=sample.seen_as("calibrate"),
         notes=tuple(dict.fromkeys(notes)),
     )
     result.write(folder.path)

@@ -192,8 +192,8 @@ def predict(
     slides, patients = [source.name for source in predicted], [source.patient_id for source in predicted]
     levels = {level: np.stack([answer[place] for answer in answers]) for place, level in enumerate(own)}
     finest, roles = levels.pop(hierarchy.num_levels - 1), None
+    marks = [[store.fingerprint(one).content for one in source.records] for source in predicted]
     if exposure is not None:
-        marks = [[store.fingerprint(one).content for one in source.records] for source in predicted]
         roles = exposure.roles(slides, patients, marks)
     several = hierarchy.findings == "several"
     sample = Predictions(
@@ -215,6 +215,7 @@ def predict(
         finding_targets=finding_targets([source.label for source in predicted], hierarchy),
         finding_probabilities=np.stack([answer[-1] for answer in answers]) if several else None,
         exposure=exposure,
+        features=marks,
     )
     # Beside a checkpoint that was handed on, a cohort.csv is a table of somebody else's.
     relabeled = [changed_labels(run.folder.path, table) for run in loaded if run.folder.exists()]

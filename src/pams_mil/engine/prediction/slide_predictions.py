@@ -181,7 +181,7 @@ class SlidePredictions:
             certificate, self.probabilities[-1], sample.patients, incomplete=self.incomplete,
             findings=sample.finding_probabilities,
         )  # fmt: skip
-        seen = certificate.exposure.roles(self.names, sample.patients)
+        seen = certificate.exposure.roles(self.names, sample.patients, sample.features)
         roles = None if sample.roles is None else [one | two for one, two in zip(sample.roles, seen, strict=True)]
         tags = {**sample.tags, **calls.columns()}
         return replace(self, sample=replace(sample, tags=tags, roles=roles), excluded=calls.notes)

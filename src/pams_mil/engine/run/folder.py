@@ -30,7 +30,7 @@ from typing import Any, Literal
 from pams_mil import __version__, atomic
 from pams_mil.data import tables
 from pams_mil.data.bags.filenames import FileNames
-from pams_mil.data.exposure import FILE, Exposure
+from pams_mil.data.exposure import FILE, Exposure, Fingerprints
 from pams_mil.digests import file_digest
 from pams_mil.discover import own_file
 from pams_mil.engine.config.run_config import RunConfig, build, with_overrides, with_setting
@@ -129,7 +129,7 @@ class RunFolder:
         config: RunConfig,
         facts: Mapping[str, Any],
         slides: TrainedSlides,
-        fingerprints: Mapping[str, str] | None = None,
+        fingerprints: Fingerprints | None = None,
         held_out: TrainedSlides | None = None,
     ) -> None:
         """Write what defines the run, `config.yaml` last.

@@ -7,14 +7,14 @@ names of patients are nobody else's business.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pams_mil import atomic
 from pams_mil.data import tables
-from pams_mil.data.exposure import Exposure, Role
+from pams_mil.data.exposure import Exposure, Fingerprints, Role
 from pams_mil.data.manifest.manifest import SlideRecord
 from pams_mil.digests import digest
 from pams_mil.errors import PamsError, RunError
@@ -61,7 +61,7 @@ class TrainedSlides:
         """The slides of some parts."""
         return tuple(dict.fromkeys(row.slide_id for split in splits for row in self.rows if row.split == split))
 
-    def exposure(self, *, selects: bool, fingerprints: Mapping[str, str] | None = None) -> Exposure:
+    def exposure(self, *, selects: bool, fingerprints: Fingerprints | None = None) -> Exposure:
         """The roles of patients, slides and features: `val` has chosen the epoch where the run `selects` one."""
         roles: dict[str, Role] = {"train": "train", **({"val": "select"} if selects else {})}
         rows = ((row.slide_id, row.patient_id, roles[row.split]) for row in self.rows if row.split in roles)

@@ -12,6 +12,7 @@ from pams_mil.data.bags.dataset import BagCache, BagDataset
 from pams_mil.data.bags.feature_origin import STATED, OriginCheck, complete_origin, stated_by_table
 from pams_mil.data.bags.store import BagStore, fingerprints, first_origin, open_store
 from pams_mil.data.examine import examine_manifest, refuse_errors
+from pams_mil.data.exposure import Fingerprints
 from pams_mil.data.manifest.manifest import PARTS, Manifest, SlideRecord, bag_sources
 from pams_mil.digests import digest, file_signature
 from pams_mil.engine.config.complete_config import CompleteConfig
@@ -35,7 +36,7 @@ class Cohort:
     train: BagDataset
     val: BagDataset
     features: dict[str, Any]
-    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    fingerprints: Fingerprints = field(default_factory=dict)
     """Of the content of every slide in `slides`."""
 
     @cached_property
@@ -76,7 +77,7 @@ def open_cohort(data: DataConfig, hierarchy: ClassHierarchy, *, cache: BagCache 
         BagDataset(subset, hierarchy, store, cache=cache, sources=own, origin=origin)
         for subset, own in zip(subsets, sources, strict=True)
     )
-    content = {slide: mark.content for slide, mark in marks.items()}
+    content = {slide: (mark.content,) for slide, mark in marks.items()}
     return Cohort(manifest, hierarchy, store, train, val, features, content)
 
 

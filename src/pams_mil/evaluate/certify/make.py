@@ -114,6 +114,7 @@ def certify(
             f"{predictions.name}: {int((predictions.target < 0).sum())} of {len(predictions)} rows have no label, so "
             "whether they are missed is not known. Label them, or leave these patients out."
         )
+    _refuse_copies(predictions)
     admitted = predictions.admitted("guarantee", seen_patients=seen_patients).notes
     marks = [note for note in admitted if note.startswith(MARK)]
     alphas = _check_alphas(alpha, at or {}, findings)
@@ -169,7 +170,7 @@ def certify(
         reservations=(*marks, *_own_reservations(views, prevalence)),
         notes=(*(note for note in admitted if note not in marks), *notes, *_own_notes(bounds, certainty)),
         weights=tuple(predictions.weights),
-        exposure=(predictions.exposure or Exposure()) | Exposure.of((*row, "certify") for row in _slides(predictions)),
+        exposure=(predictions.exposure or Exposure()) | predictions.seen_as("certify"),
         calibration=calibration_digest(predictions),
         prevalence=prevalence,
         breakpoints=_stored_breakpoints(slides),
@@ -277,6 +278,19 @@ def require_patients(predictions: Predictions, *, patients_are_slides: bool) -> 
             f"{predictions.name} names no patients, and the guarantee counts patients: slides of one patient would "
             "count several times. Add a column patient_id; or, if each slide is of another patient, say so with "
             "--patients-are-slides."
+        )
+
+
+def _refuse_copies(predictions: Predictions) -> None:
+    """Refuse equal features under several patients: one patient would count several times."""
+    owner: dict[str, int] = {}
+    of_rows = enumerate(zip(predictions.features or (), predictions.patient.tolist(), strict=False))
+    copies = [row for row, (marks, who) in of_rows if any(owner.setdefault(mark, who) != who for mark in marks if mark)]
+    if copies:
+        raise CertificateError(
+            "Slides have the features of one of another patient, and the guarantee counts patients: "
+            f"{listing((predictions.slide_ids[row] for row in copies), most=3)}. Keep one of each, or give them the "
+            "same patient; 'pams check' lists all copies."
         )
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pams_mil import atomic
 from pams_mil.arrays import Array, Bools, Ints
-from pams_mil.data.exposure import COLUMN, Exposure, Purpose, Roles, admit, one_spelling, role_cell
+from pams_mil.data.exposure import COLUMN, Exposure, Purpose, Role, Roles, admit, one_spelling, role_cell
 from pams_mil.data.finding_labels import set_label
 from pams_mil.data.tables import read_table
 from pams_mil.errors import ParameterError, PredictionsError, listing, nearest
@@ -24,7 +24,7 @@ from pams_mil.metrics.probability import improper_rows
 
 ROW_FIELDS = (
     "slide_ids", "target", "predicted", "probabilities", "patient_ids", "roles", "finding_targets",
-    "finding_probabilities",
+    "finding_probabilities", "features",
 )  # fmt: skip
 """Fields with an entry for every row."""
 DECIDED_BY = "decided_by"
@@ -65,7 +65,8 @@ class Predictions:
     that have networks in common are compared in pairs. `table` says which subset of which table this is.
     `roles` are those that each row's patient has had for these weights, None when nothing is known; without
     `exposure_known` they are only what the file's column split says. `exposure` holds all patients that the weights
-    have seen, also those that are not here.
+    have seen, also those that are not here. `features` are fingerprints of the feature files behind each row, None
+    where they were not read.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Predictions:
     finding_targets: Bools | None = None
     finding_probabilities: Array | None = None
     exposure: Exposure | None = None
+    features: Sequence[Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
         lengths = [len(column) for column in (*self.columns.values(), *self.tags.values())]
@@ -116,6 +118,11 @@ class Predictions:
     def patients(self) -> Sequence[str]:
         """Whose slide each row is, in one spelling; where nobody said, every slide stands for a patient."""
         return self.slide_ids if self.patient_ids is None else one_spelling(self.patient_ids)
+
+    def seen_as(self, role: Role) -> Exposure:
+        """The exposure of a model that sees these slides in a role."""
+        rows = ((slide, patient, role) for slide, patient in zip(self.slide_ids, self.patients, strict=True))
+        return Exposure.of(rows, dict(zip(self.slide_ids, self.features or (), strict=False)))
 
     @property
     def folds(self) -> Sequence[str] | None:
