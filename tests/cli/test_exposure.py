@@ -206,6 +206,11 @@ def test_monitor_knows_the_weights_the_patients_and_the_labels(cohort, trained, 
         tested = CliRunner().invoke(app, ["monitor", str(certificate), str(tmp_path / "foreign.csv"), "--true", name])
         assert "of 8 new ones" in " ".join(tested.output.split()), tested.output
         assert "is not tested" in pams("monitor", certificate, tmp_path / "foreign.csv", "--no-labels")
+    head, *rows = own.splitlines()
+    place = head.split(",").index("target")
+    blank = [",".join([*row.split(",")[:place], "", *row.split(",")[place + 1 :]]) for row in rows]
+    (tmp_path / "blank.csv").write_text("\n".join([head, *blank]) + "\n")
+    assert "is not tested" in pams("monitor", certificate, tmp_path / "blank.csv")
 
 
 def test_a_guarantee_needs_patients(cohort, trained, tmp_path):

@@ -18,7 +18,7 @@ from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import as_hierarchy
 from pams_mil.metrics.resampling import RESAMPLES
 from pams_mil.notebook.array_inputs import predictions_from_arrays, tags
-from pams_mil.report.audit_html import audit_bands, write_audit
+from pams_mil.report.audit_html import write_audit
 from pams_mil.report.audit_tables import metric_columns, severe_table
 from pams_mil.report.charts import CurveSeries
 from pams_mil.report.first_screen import Counts, curve_series, notebook_html
@@ -222,4 +222,4 @@ class AuditReport:
         return self.names.index(model)
 
     def _curves(self) -> list[CurveSeries]:
-        return curve_series(self.predictions, audit_bands(self.scores))
+        return curve_series(self.predictions, [model.points[-1] for model in self.scores.models])

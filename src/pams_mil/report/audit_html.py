@@ -28,7 +28,7 @@ def audit_page(audit: Audit, links: Mapping[str, Links] | None = None) -> str:
     boundary_level = readable_level(hierarchy)
 
     def curves(level: int) -> Markup:
-        return curve_chart(curve_series(predictions, audit_bands(audit, level), level))
+        return curve_chart(curve_series(predictions, [model.points[level] for model in audit.models], level))
 
     return render(
         "audit.html.j2",

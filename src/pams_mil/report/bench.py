@@ -169,7 +169,9 @@ class Bench:
 
     def _repr_html_(self) -> str:
         """For notebooks: a sentence per model, the curves, and a table."""
-        series = curve_series([replace(row.predictions, name=row.name) for row in self.rows])
+        series = curve_series(
+            [replace(row.predictions, name=row.name) for row in self.rows], [row.points for row in self.rows]
+        )
         return notebook_html(self.sentences or self.verdicts, series, self.table())
 
     def to_json(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,10 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from pams_mil.arrays import Array, Ints
-from pams_mil.evaluate.operating_points import Band
+from pams_mil.evaluate.operating_points import Band, OperatingPoints
 from pams_mil.evaluate.predictions.predictions import Predictions
 from pams_mil.hierarchy import ClassHierarchy
-from pams_mil.metrics.kappa_path import decision_path
+from pams_mil.metrics.kappa_path import DecisionPath
 from pams_mil.metrics.operating import class_shares, constant_calls
 from pams_mil.report import live, svg
 from pams_mil.report.charts import CurveSeries, curve_chart, curve_plane
@@ -198,14 +198,16 @@ def first_screen(
 
 
 def curve_series(
-    models: Sequence[Predictions], bands: Sequence[Band | None] = (), level: int = -1
+    models: Sequence[Predictions], points: Sequence[OperatingPoints | None] = (), level: int = -1
 ) -> list[CurveSeries]:
-    """The curves of models at a level, and where each decided."""
+    """The curves of models at a level, and where each decided; `points` are those of an audit at that level."""
     series = []
-    for model, band in zip(models, bands or [None] * len(models), strict=True):
-        target, predicted, p = model.at(level)
-        path = None if p is None else decision_path(p, model.hierarchy, level=level)
-        series.append(CurveSeries.of(model.name, model.hierarchy.ranks(level), target, predicted, path, 1.0, band))
+    for model, of_model in zip(models, points or [None] * len(models), strict=True):
+        # At every level a slide has one answer, its finest call.
+        ranks = model.hierarchy.ranks(level)[model.hierarchy.groups(level)]
+        path = None if model.probabilities is None else DecisionPath(model.path.reach, ranks)
+        one = CurveSeries.of(model.name, ranks, model.target, model.predicted, path)
+        series.append(one if of_model is None else replace(one, curve=of_model.curve, band=of_model.band))
     return series
 
 

@@ -214,8 +214,8 @@ Simplicity = tuple[int, int, float, float, float, float, str]
 def simplicity(name: str, config: RunConfig, shared: RunConfig) -> Simplicity:
     """Which of two recipes is simpler, for sorting: the one that has less at the first line in which they differ.
 
-        1. parts beside plain cross-entropy: another loss, alignment of levels, remixing, instance dropout, hidden attention
-           (one each)
+        1. parts beside plain cross-entropy: another loss, alignment of levels, remixing, instance dropout, hiding what
+           is attended most (one each)
         2. the pooling's place in SIMPLER_POOLINGS, from a mean to one question per boundary; other models come last
         3. the share of instances dropped
         4. how often bags are remixed

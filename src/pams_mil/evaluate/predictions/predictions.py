@@ -342,7 +342,7 @@ def refuse_unread_labels(path: Path | str, hierarchy: ClassHierarchy) -> None:
     # A certificate of several orders writes `certified [name of the order]`.
     columns = {name: cells for name, cells in read_table(path).items() if name.partition(" [")[0] not in _NOT_LABELS}
     table = {name: set(cells) - {""} for name, cells in columns.items()}
-    likely = [name for name, cells in table.items() if name.casefold() in _LABELS or (cells and cells <= classes)]
+    likely = [name for name, cells in table.items() if cells and (name.casefold() in _LABELS or cells <= classes)]
     if likely:
         raise PredictionsError(
             f"{path} has no column 'target', but {listing(likely)} may hold the true class, and nothing would be "
