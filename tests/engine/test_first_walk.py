@@ -68,6 +68,36 @@ def test_missing_features_are_counted_and_do_not_block_the_corrected_command(coh
     pams(*words, cohort / "bags")
 
 
+def test_a_cross_validation_that_trained_nothing_does_not_block_the_corrected_command(cohort: Path, tmp_path: Path):
+    rows = (cohort / "manifest.csv").read_text()
+    (tmp_path / "more.csv").write_text(rows + rows.splitlines()[1].replace("train-0", "gone", 1) + "\n")
+    words = [
+        "--classes",
+        cohort / "classes.yaml",
+        "--method",
+        "ce",
+        "--model",
+        "mean_pool",
+        "--epochs",
+        1,
+        "--folds",
+        3,
+    ]
+    words += ["--features", cohort / "bags", "--out", tmp_path / "cv", "--resamples", 0, "accelerator=cpu"]
+    assert "'gone'" in pams("cv", tmp_path / "more.csv", *words, code=2)
+    assert not list((tmp_path / "cv").rglob("*.safetensors"))
+    pams("cv", cohort / "manifest.csv", *words)
+    assert "gone" not in (tmp_path / "cv/manifest.csv").read_text()
+
+
+def test_what_is_in_the_wrong_place_is_named(run: Path, cohort: Path, tmp_path: Path):
+    table = cohort / "manifest.csv"
+    words = ("--features", cohort / "bags", "--out", tmp_path / "out")
+    assert "manifest.csv is a file, where a run folder" in pams("predict", table, run, *words, code=2)
+    for place in (tmp_path / "none.json", run):
+        assert "there is no such file" in pams("monitor", place, table, code=2)
+
+
 def test_a_whole_cohort_of_problems_is_a_line_each(cohort: Path, tmp_path: Path):
     (tmp_path / "bags").mkdir()
     table, own = cohort / "manifest.csv", ("--classes", cohort / "classes.yaml")

@@ -19,11 +19,12 @@ from pams_mil.engine.config.complete_config import complete
 from pams_mil.engine.config.grid_config import Cell
 from pams_mil.engine.config.run_config import RunConfig, short_name
 from pams_mil.engine.grid.folds import Folds
-from pams_mil.engine.grid.grid import Engine, GridRun, Progress, run_cells
+from pams_mil.engine.grid.grid import BENCH_LOCK, Engine, GridRun, Progress, run_cells
 from pams_mil.engine.prediction.scored_runs import of_folds
 from pams_mil.engine.prediction.slide_predictions import SlidePredictions, table_identity
 from pams_mil.engine.run.cv_folder import CrossValidationFolder, run_name
 from pams_mil.engine.run.folder import RunFolder
+from pams_mil.engine.run.lock import locked
 from pams_mil.engine.run.spec import refuse_another
 from pams_mil.evaluate.predictions.join import mean_by_slide
 from pams_mil.evaluate.predictions.prediction_layouts import Source
@@ -104,7 +105,8 @@ def _train(
     if settings:
         same = {key: value for key, value in next(iter(asked.values())).items() if key != "settings"}
         asked = {folder: {**same, "members": settings}, **asked}
-    (notes, *_) = (_open(place, own, folds) for place, own in asked.items())
+    with locked(folder.path, take_over=True, name=BENCH_LOCK):  # nobody is training here
+        (notes, *_) = (_open(place, own, folds) for place, own in asked.items())
     done = run_cells(every, folder.path, folder.path, engine, progress=progress)
     if not done.failures:
         # The committee last: it is the mean of what its members have pooled.
@@ -114,11 +116,13 @@ def _train(
 
 def _open(folder: CrossValidationFolder, asked: dict[str, Any], folds: Folds) -> tuple[str, ...]:
     """Start a cross-validation in its folder, or take up the one that was started there with the same settings."""
-    if folder.exists():
+    if folder.exists() and any(folder.path.rglob(RunFolder.last.name)):
         advice = "Repeat the command that it was started with, or choose another folder with --out."
         refuse_another(folder.path, "cross-validation", folder.asked(), asked, advice)
     else:
-        # Before the folds are written: a kill in between leaves a folder that the same command completes.
+        # What was refused before it was trained does not block the corrected command. The table goes first and comes
+        # last: a kill in between leaves a folder that the same command completes.
+        folder.manifest_file.unlink(missing_ok=True)
         folder.start(asked)
     if folder.manifest_file.exists():
         return ()

@@ -327,6 +327,11 @@ def _mean_attention(attention: list[list[Tensor | None]], slide_id: str) -> list
 
 def _checkpoint_file(path: Path, which: str) -> Path:
     if path.is_file():
+        if path.suffix != ".safetensors":
+            raise RunError(
+                f"{path} is a file, where a run folder or a .safetensors checkpoint is expected. Runs come first, then "
+                "one table or slides."
+            )
         return path
     if (path / "model.safetensors").is_file():
         return path / "model.safetensors"

@@ -214,6 +214,11 @@ class Certificate:
     @classmethod
     def load(cls, path: Path | str) -> Certificate:
         """Read a certificate, refusing what is not one, of another version, or changed since it was written."""
+        if not Path(path).is_file():
+            raise CertificateError(
+                f"{path} cannot be used as a certificate: there is no such file. Expected the certificate.json of "
+                "'pams certify'."
+            )
         try:
             content = unsealed(json.loads(Path(path).read_text("utf-8")), FORMAT, VERSION)
         except (OSError, ValueError) as error:
