@@ -131,6 +131,7 @@ def test_one_slide_of_another_width_is_listed_wherever_it_stands(cohort, runs, t
     found = predict([runs["pams"]], tmp_path / "table.csv", features=tmp_path)
     assert found.names == ["test-0", "test-1"]
     assert "9 features per tile" in found.failures["odd"]
+    assert "Bags of another width cannot be mixed" in found.failures["odd"]
 
 
 def test_mismatches_are_refused_in_words(cohort, runs, tmp_path):

@@ -107,7 +107,7 @@ class OriginCheck:
 
 
 def _refusal(slide_id: str, key: str, actual: Any, expected: Any, whose: str) -> str:
-    name = {"width": "features", "tile_px": "tile size", "mpp": "resolution"}.get(key, key)
+    name = {"width": "width", "tile_px": "tile size", "mpp": "resolution"}.get(key, key)
     shown = f"{actual} features per tile" if key == "width" else f"{key} = {actual!r}"
     return (
         f"The bag of slide {slide_id!r} has {shown}, but {whose} has {expected if key == 'width' else repr(expected)}. "
