@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -68,7 +68,7 @@ class GridRun:
     expected: Mapping[str, ExpectedCell]
     """What every cell must be, by its key."""
 
-    @property
+    @cached_property  # it takes digests of all predictions
     def finished(self) -> list[Cell]:
         """Cells whose predictions exist."""
         return [cell for cell in self.cells if is_done(cell, self.out, self.expected[cell.key])]
