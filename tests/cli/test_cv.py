@@ -141,6 +141,10 @@ def test_evaluate_scores_and_compares_cross_validations(cohort: Path, finished: 
     assert [model["slides"] for model in found["files"]] == [28, 28]
     page = (tmp_path / "report" / "report.html").read_text()
     assert f'"view":"pams view {finished}"' in page  # its slides lead to the viewer
+    before = (tmp_path / "ce/report/scores.json").read_text()
+    assert pams("evaluate", tmp_path / "ce", finished, "--resamples", 0).exit_code == 0
+    assert (tmp_path / "ce/report/scores.json").read_text() == before  # which the model card shows
+    assert (tmp_path / "ce/reports/predictions-compared/report.html").exists()
     assert pams("audit", finished / "predictions.csv", "--classes", cohort / "classes.yaml", "--resamples", 0, "--out",
                 tmp_path / "audit").exit_code == 0  # fmt: skip
     assert f'"view":"pams view {finished}"' in (tmp_path / "audit" / "report.html").read_text()

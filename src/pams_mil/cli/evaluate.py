@@ -99,7 +99,8 @@ def evaluate(
     files = [one.keep(home, manifest, calibrated=calibrated) for one, home in zip(scored, homes, strict=True)]
     out_of_fold = scored[0].slides is None
     own = homes[0].report(files[0].stem if len(runs) == 1 else f"{files[0].stem}-compared")
-    folder = out or (homes[0].path / "report" if out_of_fold else own)
+    # What a cross-validation says of itself stays, also for its model card.
+    folder = out or (homes[0].path / "report" if out_of_fold and len(runs) == 1 else own)
     shown = [names[0] if result.committee is None else result.committee.name, *names[1:]]
     asked = {"--manifest": manifest, "--features": features, "--split": split}
     words = [word for option in asked.items() if option[1] is not None for word in option]
