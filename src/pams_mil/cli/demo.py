@@ -36,7 +36,7 @@ def demo(
         Path("demo-report"), callback=out_folder, help="Folder for the cohort, the runs and the report."
     ),
     seeds: int = Option(3, min=1, help="Runs per method."),
-    epochs: int = Option(60, min=1, help="Epochs of cross-entropy and PAMS; members of the committee train for half."),
+    epochs: int = Option(50, min=1, help="Epochs of cross-entropy and PAMS; members of the committee train for half."),
 ) -> None:
     """Train cross-entropy, PAMS and a committee on bags of handwritten digits and compare their mistakes.
 
