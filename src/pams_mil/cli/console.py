@@ -37,7 +37,8 @@ def print_note(text: str, *, style: str = "") -> None:
 
 
 SHORT_NAME = 16
-"""Where a table is too wide, names of up to as many characters leave wrapping to the other columns."""
+"""Where a table is too wide, names of up to as many characters, or a quarter of the line, leave wrapping to the other
+columns."""
 
 
 def make_table(
@@ -48,7 +49,8 @@ def make_table(
     rows = list(rows)
     for place, head in enumerate(heads):
         if place < left:  # names are never cut, and short ones stay in one piece
-            short = max((len(str(row[place])) for row in rows), default=0) <= SHORT_NAME
+            longest = max((len(str(row[place])) for row in rows), default=0)
+            short = longest <= max(SHORT_NAME, output.width // 4)
             table.add_column(head, overflow="fold", no_wrap=short or not wrap)
         else:
             table.add_column(head, justify="right", no_wrap=not wrap)

@@ -80,8 +80,8 @@ class CommitteeAudit:
         area = self.scores[key].value
         beats = "more than any member alone" if area > best.alone[key].value else "and not more than its best member"
         return (
-            f"{self.name} reaches an urgency AUC of {_percent(area)}, {beats} (the best is {best.name}, "
-            f"{_percent(best.alone[key].value)}; which one that is, nobody knows beforehand). Without {most.name} it "
+            f"{self.name} reaches an urgency AUC of {_percent(area)}, {beats} (the best, "
+            f"known only afterward, is {best.name} with {_percent(best.alone[key].value)}). Without {most.name} it "
             f"would be {_percent(most.without[key].value)}, without {least.name} {_percent(least.without[key].value)}."
         )
 
