@@ -90,7 +90,7 @@ def test_the_sentences_name_references_and_members_and_the_json_has_all() -> Non
     values = (100 * gap.candidate, 100 * gap.reference, 100 * gap.difference)
     assert "{:.1f} % against {:.1f} % ({:+.1f} points".format(*values) in first
     assert gap.varied == "patients and networks"
-    assert "the best is b" in last
+    assert "the best, known only afterward, is b with" in last
     most = max(found.members, key=lambda share: share.adds["urgency_auc"].difference)
     assert f"Without {most.name} it would be" in last
     content = replace(result, committee=found).to_json()["committee"]
