@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import StratifiedGroupKFold
 from tests.data.cohorts import TREE, manifests
@@ -50,6 +50,7 @@ def _check_within_one_patient(manifest: Manifest, fold: tuple[str, ...], fractio
 @settings(max_examples=50)
 @given(manifest=manifests(), folds=st.integers(3, 6), seed=st.integers(0, 2**32))
 def test_folds(manifest: Manifest, folds: int, seed: int) -> None:
+    assume(folds <= len(manifest.patients))
     split = split_folds(manifest, TREE, folds=folds, seed=seed)
     assert len(split.folds) == folds
     _check_disjoint_and_complete(manifest, split)
@@ -76,6 +77,7 @@ def test_one_split(manifest: Manifest, fractions: tuple[float, float, float], se
 def test_the_order_of_the_table_does_not_matter(manifest: Manifest, seed: int) -> None:
     shuffled = list(manifest.records)
     random.Random(seed).shuffle(shuffled)
+    assume(len(manifest.patients) >= 4)
     first = split_folds(manifest, TREE, folds=4, seed=seed)
     second = split_folds(Manifest(tuple(shuffled)), TREE, folds=4, seed=seed)
     for one, two in zip(first.folds, second.folds, strict=True):
@@ -94,6 +96,7 @@ def test_seeds_differ_and_repeat() -> None:
 @given(manifest=manifests(), folds=st.booleans())
 def test_held_out_slides_only_test(manifest: Manifest, folds: bool) -> None:
     tagged = {record.patient_id for record in manifest if record.has_tag("mixed")}
+    assume(not folds or len(manifest.patients) >= 3)
     make = split_folds if folds else split_once
     options = {"folds": 3} if folds else {}
     if not tagged or len(tagged) == len(manifest.patients):
@@ -175,3 +178,9 @@ def test_a_calibration_part_that_some_folds_lack_is_counted_in_all(tmp_path: Pat
     for order in (folds, folds[::-1]):
         written = write_split(tmp_path / order[0][1], manifest, TREE, Split(order), is_folds=True)
         assert [counts["calib"]["N"] for counts in written.counts] == [names.count("calib") for names in order]
+
+
+def test_more_folds_than_patients_are_refused() -> None:
+    slides = [SlideRecord(f"s{row}", f"p{row}", TREE.classes[row % 2]) for row in range(8)]
+    with pytest.raises(ParameterError, match="9 folds need at least as many patients, found 8"):
+        split_folds(Manifest(tuple(slides)), TREE, folds=9)

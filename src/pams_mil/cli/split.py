@@ -104,7 +104,9 @@ def _show(written: WrittenSplit, manifest: Manifest, hierarchy: ClassHierarchy) 
 
     first, end = 0, len(written.counts)
     while first < end:  # as many folds beside each other as there is room for
-        last = next((one for one in range(end, first + 1, -1) if fits(table(range(first, one)))), first + 1)
+        last = first + 1
+        while last < end and fits(table(range(first, last + 1))):
+            last += 1
         output.print(table(range(first, last)))
         first = last
 

@@ -46,6 +46,11 @@ def split_folds(
     """
     if folds < 3:
         raise ParameterError(f"Cross-validation needs at least 3 folds (train, val and test differ), found {folds}.")
+    if folds > len(manifest.patients):
+        raise ParameterError(
+            f"{folds} folds need at least as many patients, found {len(manifest.patients)} in {manifest.where}. "
+            "Ask for fewer folds."
+        )
     named = [
         ["test" if subset == fold else "val" if subset == (fold + 1) % folds else "train" for subset in range(folds)]
         for fold in range(folds)
