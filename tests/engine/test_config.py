@@ -23,6 +23,10 @@ GOOD = {"data": "m.csv", "classes": "digits"}
     ("content", "message"),
     [
         ({**GOOD, "trainin": {}}, r"there is no setting 'trainin'. Did you mean 'training'\?"),
+        ({**GOOD, "epochs": 3}, r"no setting 'epochs'. Did you mean 'training.epochs'\?"),
+        ({**GOOD, "name": "x"}, r"no setting 'name'. Did you mean 'method.name', 'model.name'\?"),
+        ({**GOOD, "classes": {"Benign": ["N"]}}, r"classes: expected a preset or a class file, by name, found {"),
+        ({**GOOD, "classes": []}, r"classes: expected a preset or a class file, by name, found \[\]"),
         ({**GOOD, "training": {"epoch": 3}}, r"no setting 'training.epoch'. Did you mean 'epochs'\?"),
         ({**GOOD, "data": {"manifest": "m", "feature": "x"}}, r"'data.feature'. Did you mean 'features'\?"),
         ({**GOOD, "method": "pam"}, r"no method called 'pam'. Did you mean 'pams'\?"),

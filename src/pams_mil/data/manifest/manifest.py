@@ -218,7 +218,7 @@ def bag_sources(
         try:
             targets = replace(manifest, records=tuple(labeled)).targets(hierarchy).tolist()
         except ManifestError as error:
-            advice = "" if labels_needed else " To predict without looking at labels, use --no-labels."
+            advice = "" if labels_needed else " Correct it, leave it blank, or predict with --no-labels."
             raise ManifestError(f"{error}{advice}") from error
         target = most_urgent(targets, hierarchy) if len(targets) > 1 else [*targets, -1][0]
         findings: list[int] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -47,6 +48,8 @@ def _class_files(value: Any) -> Any:
     files = [
         str(one) if isinstance(one, Path) else one for one in (value if isinstance(value, (list, tuple)) else [value])
     ]
+    if not files or not all(isinstance(one, str) for one in files):
+        raise ValueError("expected a preset or a class file, by name")
     return files[0] if len(files) == 1 else files
 
 
@@ -368,8 +371,10 @@ def _complaint(kind: type[BaseModel], item: dict[str, Any]) -> str:
     key = ".".join(str(name) for name in item["loc"]) or "the file"
     if item["type"] == "extra_forbidden":
         known = _fields(kind, item["loc"][:-1])
-        near = known if len(item["loc"]) > 1 else [*known, *(key for name in known for key in _fields(kind, [name]))]
-        hint = nearest(str(item["loc"][-1]), near)
+        sections = {} if len(item["loc"]) > 1 else {name: _fields(kind, [name]) for name in known}
+        homes = [f"{name}.{key}" for name, below in sections.items() if key in below]
+        hint = nearest(str(item["loc"][-1]), [*known, *chain(*sections.values())])
+        hint = f" Did you mean {listing(homes)}?" if homes else hint
         if not hint and len(item["loc"]) == 1 and "method" in known:
             hint = f" An option of the method or the model is written method.{key}=... or model.{key}=..."
         return f"there is no setting {key!r}.{hint} Known here: {listing(known, most=20)}."
