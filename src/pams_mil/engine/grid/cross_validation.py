@@ -116,7 +116,7 @@ def _train(
 
 def _open(folder: CrossValidationFolder, asked: dict[str, Any], folds: Folds) -> tuple[str, ...]:
     """Start a cross-validation in its folder, or take up the one that was started there with the same settings."""
-    if folder.exists() and any(folder.path.rglob(RunFolder.last.name)):
+    if folder.exists() and any(folder.path.rglob("*.safetensors")):
         advice = "Repeat the command that it was started with, or choose another folder with --out."
         refuse_another(folder.path, "cross-validation", folder.asked(), asked, advice)
     else:
